@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lab.command import build_parser, run_command
+from lab.cost.measure import has_aimed_sizes
+from lab.cost.settings import AIMED_MODEL, PREDICT_AIM, PREDICT_IMAGES
+from lab.cost.table import Verdict
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ResultFile
 from lmr.apps.predict.run import PredictRun
-from lmr.bench.cost.measure import has_aimed_sizes
 from lmr.bench.cost.model import ModelSource, find_measured_model
-from lmr.bench.cost.settings import AIMED_MODEL, PREDICT_AIM, PREDICT_IMAGES
-from lmr.bench.cost.table import Verdict
 from lmr.bench.machine import count_cores, describe_machine, use_threads
 from lmr.bench.table import format_table
 from lmr.core.classifier import ZeroShot

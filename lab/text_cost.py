@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lab.command import build_parser, run_command
-from lmr.bench.cost.steps import estimate_prompt
+from lab.cost.steps import estimate_prompt
 from lmr.bench.machine import call_fresh, measure_peak
 from lmr.bench.table import format_table
 from lmr.core.errors import LmrError

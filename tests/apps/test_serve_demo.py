@@ -22,11 +22,9 @@ from lmr.apps.serve_demo import (
     RAMP,
     SCRIPTS,
     STATIC,
-    CameraReport,
     CameraScript,
     DemoCameras,
-    SimulatedCamera,
-    format_reports,
+    format_streams,
     serve_demo,
 )
 from lmr.cli import main
@@ -34,7 +32,9 @@ from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.photographs import Photographs
+from lmr.service.engine.status import ServiceEvent, StreamDetail
 from page_reader import WAIT
+from scripted_engine import make_status
 from scripted_service import run_scripted_service
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -74,7 +74,7 @@ def test_it_ends_by_itself_with_a_table() -> None:
     serve_demo(0.5, ServerOptions(port=0, log_level="error"), report=lines.append)
     rows = read_table("\n".join(lines))
     assert set(rows) == {script.name for script in SCRIPTS}
-    assert all(int(row[1]) >= 1 for row in rows.values())
+    assert all(int(row[-4]) >= 1 for row in rows.values())
 
 
 def test_ctrl_c_ends_it_with_the_table_too_and_it_can_have_a_token(
@@ -144,25 +144,30 @@ def test_the_page_shows_the_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_table_of_what_came_of_the_cameras() -> None:
-    reports = [
-        CameraReport("cam-1", 200, 0.7012, 0.55, "ok", []),
-        CameraReport("cam-8", 90, None, None, "reset", ["ok → watch", "watch → reset"]),
+    one = make_status("cam-1", seq=200, compared_accuracy=0.7012, frozen_accuracy=0.55)
+    events = [
+        ServiceEvent(k, 0.0, "cam-8", "health", *levels, "")
+        for k, levels in enumerate([("ok", "watch"), ("watch", "reset")])
     ]
-    lines = format_reports(reports).splitlines()
+    details = [
+        StreamDetail(one, {}, [], [], [], [], []),
+        StreamDetail(make_status("cam-8", seq=90, health="reset"), {}, [], [], [], [], events),
+    ]
+    lines = format_streams(details).splitlines()
     assert lines[0].split() == [
         "camera",
-        "requests",
-        "adapted",
-        "frozen",
-        "gain",
         "health",
         "what",
         "the",
         "watch",
         "did",
+        "requests",
+        "adapted",
+        "frozen",
+        "gain",
     ]
-    assert lines[2].split() == ["cam-1", "200", "70.1", "55.0", "+15.1", "ok", "–"]
-    assert lines[3].endswith("reset   ok → watch, watch → reset")
+    assert lines[2].split() == ["cam-1", "ok", "–", "200", "70.1", "55.0", "+15.1"]
+    assert lines[3].split() == ["cam-8", "reset", *["ok", "→", "watch,", "watch", "→", "reset"], "90", "–", "–", "–"]
 
 
 def test_cameras_send_and_end_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,33 +233,31 @@ def test_severity_rises_and_ends() -> None:
 
 
 def test_frames_are_real_photographs_with_their_labels() -> None:
-    camera = SimulatedCamera(CameraScript("cam", "fog", 5), PHOTOGRAPHS, seed=3)
-    clear = camera.take(0)
-    assert clear.pixels.shape == (FRAMES, 32, 32, 3)
+    clear, labels = CameraScript("cam", "fog", 5).take(0, PHOTOGRAPHS, seed=3)
+    assert clear.shape == (FRAMES, 32, 32, 3)
     everything = np.stack(PHOTOGRAPHS.read("clean", 0, range(2000)))
-    for pixels, label in zip(clear.pixels, clear.labels, strict=True):
+    for pixels, label in zip(clear, labels, strict=True):
         (place,) = np.flatnonzero((everything == pixels).all((1, 2, 3)))[:1]
         assert PHOTOGRAPHS.classes[PHOTOGRAPHS.labels("clean")[place]] == label
 
 
 def test_the_same_request_has_the_same_frames() -> None:
     script = CameraScript("cam", "snow", 0)
-    first, again = (SimulatedCamera(script, PHOTOGRAPHS, seed=1).take(7) for _ in range(2))
-    assert np.array_equal(first.pixels, again.pixels)
-    other = SimulatedCamera(script, PHOTOGRAPHS, seed=2).take(7)
-    assert not np.array_equal(first.pixels, other.pixels)
+    first, again, other = (script.take(7, PHOTOGRAPHS, seed)[0] for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
 
 
 def test_bad_weather_is_the_corruption_of_the_benchmarks() -> None:
-    camera, clear = (SimulatedCamera(CameraScript("cam", "fog", onset), PHOTOGRAPHS, 1) for onset in (0, 10_000))
+    foggy, clear = (CameraScript("cam", "fog", onset).take(90, PHOTOGRAPHS, 1)[0] for onset in (0, 10_000))
     index = np.random.default_rng([1, 90]).integers(0, 2000, FRAMES)
-    expected = corrupt_batch(clear.take(90).pixels, "fog", 5, seed=1, indices=index, constants="cifar")
-    assert np.array_equal(camera.take(90).pixels, expected)
+    expected = corrupt_batch(clear, "fog", 5, seed=1, indices=index, constants="cifar")
+    assert np.array_equal(foggy, expected)
 
 
 def test_a_broken_sensor_shows_nothing_and_has_no_labels() -> None:
-    camera = SimulatedCamera(CameraScript("cam", STATIC, 0, 5), PHOTOGRAPHS, 1)
-    broken = camera.take(0)
-    assert broken.labels == [None] * FRAMES
-    assert broken.pixels.mean() == pytest.approx(127.5, abs=5)
-    assert None not in camera.take(5).labels
+    script = CameraScript("cam", STATIC, 0, 5)
+    pixels, labels = script.take(0, PHOTOGRAPHS, 1)
+    assert labels == [None] * FRAMES
+    assert pixels.mean() == pytest.approx(127.5, abs=5)
+    assert None not in script.take(5, PHOTOGRAPHS, 1)[1]

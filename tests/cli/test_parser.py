@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from lmr.bench.cost.settings import METHODS
 from lmr.cli.parser import COMMANDS, build_command, build_parser, parse
 from lmr.models.catalog import DEFAULT_MODEL, EMBEDDED_MODELS
 from lmr.report.published import list_table_names
@@ -68,6 +67,5 @@ def test_names_in_the_help_are_those_of_the_package() -> None:
         return "".join(build_command(command).format_help().split())  # a line may end after a hyphen
 
     assert f"oneof:{','.join(list_table_names())}" in show("reproduce")
-    assert f"(default:{''.join(METHODS)})" in show("cost")
     assert f"aslmr.loadtakesthem(default:{DEFAULT_MODEL})" in show("bench")
     assert f"smallmodelssuchas{'and'.join(EMBEDDED_MODELS)}" in show("bench")

@@ -85,14 +85,14 @@ class ScriptedEngine(Engine):
 
     def act(self, stream: str, action: StreamAction) -> Future[StreamStatus]:
         self.acts.append((stream, action))
-        return self._give(lambda: self._find(stream))
+        return self._give(lambda: self._status(stream))
 
-    def find(self, stream: str) -> Future[StreamDetail]:
-        return self._give(lambda: self.details.get(stream) or StreamDetail(self._find(stream), {}, [], [], [], [], []))
+    def find(self, stream: str) -> StreamDetail:
+        return self.details.get(stream) or StreamDetail(self._status(stream), {}, [], [], [], [], [])
 
-    def list_streams(self, after: str = "", limit: int = 100) -> Future[list[StreamStatus]]:
+    def list_streams(self, after: str = "", limit: int = 100) -> list[StreamStatus]:
         names = sorted(name for name in self.statuses if name > after)[:limit]
-        return self._give(lambda: [self.statuses[name] for name in names])
+        return [self.statuses[name] for name in names]
 
     def read_overview(self) -> Overview:
         return self.overview
@@ -107,7 +107,7 @@ class ScriptedEngine(Engine):
         self.overview = replace(self.overview, state="draining", reason="The service is draining.")
         return True
 
-    def _find(self, stream: str) -> StreamStatus:
+    def _status(self, stream: str) -> StreamStatus:
         if stream not in self.statuses:
             raise UnknownStream(f"There is no stream {stream!r}.")
         return self.statuses[stream]

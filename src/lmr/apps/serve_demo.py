@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.apps.serve import Report, ServerOptions, ServingPlan, choose_token, serve_classifier
+from lmr.bench.table import format_table
 from lmr.core.errors import LmrError
 from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.dataset import CLEAN
@@ -20,6 +21,7 @@ from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
+from lmr.service.engine.status import StreamDetail
 from lmr.service.settings import ServiceSettings
 from lmr.watch.settings import WatchSettings
 
@@ -70,7 +72,7 @@ def serve_demo(
         for cameras in running:
             cameras.stop()
             try:
-                report("\n" + format_reports(cameras.report()))
+                report("\n" + cameras.report())
             except LmrError as error:
                 failures.append(error)
             failures[:0] = cameras.failures
@@ -85,7 +87,7 @@ def serve_demo(
 
 @dataclass(frozen=True)
 class CameraScript:
-    """The script of a camera: ``weather`` from request ``onset`` on, until ``end`` if there is one."""
+    """A camera whose images have ``weather`` from request ``onset`` on, until ``end`` if there is one."""
 
     name: str
     weather: str
@@ -98,6 +100,22 @@ class CameraScript:
             return 0
         return min(5, 1 + 5 * (request - self.onset) // RAMP)
 
+    def take(self, request: int, photographs: Photographs, seed: int) -> tuple[NDArray[np.uint8], list[str | None]]:
+        """Return photographs [FRAMES, 32, 32, 3] in the weather of a request, and their classes; None if unknown.
+
+        They are the same for the same seed and number of a request.
+        """
+        random, labels = np.random.default_rng([seed, request]), photographs.labels(CLEAN)
+        index = random.integers(0, len(labels), FRAMES)
+        clear = np.stack(photographs.read(CLEAN, 0, index.tolist()))
+        severity = self.find_severity(request)
+        if severity and self.weather == STATIC:
+            return random.integers(0, 256, clear.shape, np.uint8), [None] * FRAMES
+        names: list[str | None] = [photographs.classes[label] for label in labels[index]]
+        if not severity:
+            return clear, names
+        return corrupt_batch(clear, self.weather, severity, seed=seed, indices=index, constants="cifar"), names
+
 
 SCRIPTS: tuple[CameraScript, ...] = (
     CameraScript("cam-1-fog", "fog", 20),
@@ -109,49 +127,6 @@ SCRIPTS: tuple[CameraScript, ...] = (
     CameraScript("cam-7-bad-link", "pixelate", 110),
     CameraScript("cam-8-broken", STATIC, 20, 150),
 )
-
-
-@dataclass(frozen=True)
-class CameraFrames:
-    """Pixels [FRAMES, 32, 32, 3] and their true classes, None where there is nothing to see."""
-
-    pixels: NDArray[np.uint8]
-    labels: list[str | None]
-
-
-class SimulatedCamera:
-    """Photographs of the package under the weather of a script; the same for the same seed and number of a request."""
-
-    def __init__(self, script: CameraScript, photographs: Photographs, seed: int) -> None:
-        self.script = script
-        self._seed, self._classes = seed, photographs.classes
-        self._photographs, self._labels = photographs, photographs.labels(CLEAN)
-
-    def take(self, request: int) -> CameraFrames:
-        """Return the frames of a request."""
-        random = np.random.default_rng([self._seed, request])
-        index = random.integers(0, len(self._labels), FRAMES)
-        clear = np.stack(self._photographs.read(CLEAN, 0, index.tolist()))
-        severity = self.script.find_severity(request)
-        if severity and self.script.weather == STATIC:
-            return CameraFrames(random.integers(0, 256, clear.shape, np.uint8), [None] * FRAMES)
-        labels: list[str | None] = [self._classes[label] for label in self._labels[index]]
-        if not severity:
-            return CameraFrames(clear, labels)
-        bad = corrupt_batch(clear, self.script.weather, severity, seed=self._seed, indices=index, constants="cifar")
-        return CameraFrames(bad, labels)
-
-
-@dataclass(frozen=True)
-class CameraReport:
-    """The results of a camera at the end; accuracies on labelled images that were compared with the frozen model."""
-
-    camera: str
-    requests: int
-    accuracy: float | None
-    frozen_accuracy: float | None
-    health: str
-    events: list[str]
 
 
 class DemoCameras:
@@ -167,8 +142,7 @@ class DemoCameras:
         """Begin to send."""
         photographs = Photographs()
         for seed, script in enumerate(self._scripts):
-            camera = SimulatedCamera(script, photographs, seed)
-            thread = threading.Thread(target=self._send, args=(camera,), name=f"demo-{script.name}", daemon=True)
+            thread = threading.Thread(target=self._send, args=(script, photographs, seed), daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -182,28 +156,20 @@ class DemoCameras:
         """Wait for some seconds, or until the cameras are stopped."""
         self._ended.wait(seconds)
 
-    def report(self) -> list[CameraReport]:
-        """Return the results of each camera."""
-        found = []
+    def report(self) -> str:
+        """Return the results of each camera as a table; accuracies in %, on images that the frozen model answered."""
         with Client(self._url, self._token) as client:
-            for script in self._scripts:
-                detail = client.stream(script.name)
-                now = detail.status
-                events = [f"{event.before} → {event.after}" for event in detail.events if event.kind == "health"]
-                found.append(
-                    CameraReport(script.name, now.seq, now.compared_accuracy, now.frozen_accuracy, now.health, events)
-                )
-        return found
+            return format_streams([client.stream(script.name) for script in self._scripts])
 
-    def _send(self, camera: SimulatedCamera) -> None:
-        name, request, due = camera.script.name, 0, time.monotonic()
+    def _send(self, script: CameraScript, photographs: Photographs, seed: int) -> None:
+        request, due = 0, time.monotonic()
         with Client(self._url, self._token, patience=20) as client:
             while request == 0 or not self._ended.is_set():  # at least once, so that there is something to report
-                frames = camera.take(request)
+                pixels, labels = script.take(request, photographs, seed)
                 try:
-                    answer = client.step(name, list(frames.pixels))
-                    if any(frames.labels):
-                        client.labels(name, answer.seq, frames.labels)
+                    answer = client.step(script.name, list(pixels))
+                    if any(labels):
+                        client.labels(script.name, answer.seq, labels)
                 except ServiceError as error:
                     if not self._ended.is_set():
                         self.failures.append(error)
@@ -213,22 +179,14 @@ class DemoCameras:
                 self._ended.wait(max(0.0, due - time.monotonic()))
 
 
-def format_reports(reports: Sequence[CameraReport]) -> str:
-    """Return a table for a terminal; accuracies in %."""
-    head = ("camera", "requests", "adapted", "frozen", "gain", "health", "what the watch did")
-    rows: list[tuple[str, ...]] = [head]
-    for one in reports:
-        gain = "–"
-        if one.accuracy is not None and one.frozen_accuracy is not None:
-            gain = f"{100 * (one.accuracy - one.frozen_accuracy):+.1f}"
-        shares = ["–" if share is None else f"{100 * share:.1f}" for share in (one.accuracy, one.frozen_accuracy)]
-        rows.append((one.camera, str(one.requests), *shares, gain, one.health, ", ".join(one.events) or "–"))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if 0 < column < 5 else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+def format_streams(streams: Sequence[StreamDetail]) -> str:
+    """Return a table of the accuracies, the health and the events of streams."""
+    rows = [["camera", "health", "what the watch did", "requests", "adapted", "frozen", "gain"]]
+    for detail in streams:
+        now, adapted, frozen = detail.status, detail.status.compared_accuracy, detail.status.frozen_accuracy
+        shares = ["–", "–", "–"]
+        if adapted is not None and frozen is not None:
+            shares = [f"{100 * adapted:.1f}", f"{100 * frozen:.1f}", f"{100 * (adapted - frozen):+.1f}"]
+        events = [f"{event.before} → {event.after}" for event in detail.events if event.kind == "health"]
+        rows.append([now.stream, now.health, ", ".join(events) or "–", str(now.seq), *shares])
+    return format_table(rows, texts=3)

@@ -102,14 +102,6 @@ def reset_peak() -> bool:
     return True
 
 
-def read_available() -> int | None:
-    """Return the bytes that a new process could take without swapping; None where the system does not report it."""
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
-    return None
-
-
 def _give_back() -> None:
     """Let glibc return freed pages to the system; other C libraries have no such call."""
     with contextlib.suppress(OSError, AttributeError, TypeError):

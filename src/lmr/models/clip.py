@@ -56,7 +56,7 @@ from lmr.models.tokenizers import (
     HIGHEST,
     ClipTokenizer,
     TransformersTokenizer,
-    find_foreign_tokenizer,
+    has_foreign_tokenizer,
     has_tokenizer,
     name_tokenizer,
     read_tokenizer,
@@ -246,7 +246,7 @@ def _find_tokenizer(form: ModelFormat, sizes: Sizes, folder: Path, name: str) ->
         return None
     text, config = sizes[1], folder / HF_CONFIG
     end = read_end_token(read_json(config), str(config)) if config.is_file() else CLIP_END
-    if find_foreign_tokenizer(folder) or (text.vocabulary != VOCABULARY and has_tokenizer(folder)):
+    if has_foreign_tokenizer(folder) or (text.vocabulary != VOCABULARY and has_tokenizer(folder)):
         own = {"context": text.context, "vocabulary": text.vocabulary, "end": end}
         return TransformersTokenizer(read_tokenizer(folder), name, **own)
     if text.vocabulary == VOCABULARY:

@@ -39,7 +39,7 @@ class Pooled(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.config = model.config
+        self.config: Any = model.config
 
     def forward(self, given: Tensor) -> Tensor:
         """Return features as the tower's head gives them, not normalised."""

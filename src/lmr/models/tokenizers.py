@@ -137,28 +137,24 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in names)
 
 
-def find_foreign_tokenizer(folder: Path) -> str | None:
-    """Return the file that shows that this folder's tokenizer is not CLIP's; None if it is, or has no files.
+def has_foreign_tokenizer(folder: Path) -> bool:
+    """Return True if a file shows that this folder's tokenizer is not CLIP's; False if it is, or has no files.
 
     Vocabulary and merges are compared; the tokens that begin and end a text may be stored in any of the files.
     """
-    checks = (
-        (TOKENIZER_JSON, is_clip_json),
-        (VOCABULARY_FILE, lambda text: _is_same_vocabulary(json.loads(text))),
-        (MERGES_FILE, _is_clip_merges),
-    )
-    present = [(name, check) for name, check in checks if (folder / name).is_file()]
-    for name, check in present:
-        try:
-            same = check((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            same = False  # a file that cannot be read is not known to be CLIP's
-        if not same:
-            return name
-    if present:
-        return None
-    other = next((name for name in _OTHER_VOCABULARIES if (folder / name).is_file()), None)
-    return other or (TOKENIZER_CONFIG if _names_other_class(folder / TOKENIZER_CONFIG) else None)
+    checks = {TOKENIZER_JSON: is_clip_json, VOCABULARY_FILE: _is_clip_vocabulary, MERGES_FILE: _is_clip_merges}
+    present = {name: check for name, check in checks.items() if (folder / name).is_file()}
+    try:
+        if present:
+            return not all(check((folder / name).read_text(encoding="utf-8")) for name, check in present.items())
+        if has_tokenizer(folder):
+            return True
+        path = folder / TOKENIZER_CONFIG
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return bool(present)  # a vocabulary that cannot be read is not known to be CLIP's
+    kind = content.get("tokenizer_class") if isinstance(content, dict) else None
+    return isinstance(kind, str) and not kind.startswith("CLIPTokenizer")
 
 
 def is_clip_json(text: str) -> bool:
@@ -177,22 +173,16 @@ def _is_clip_merges(text: str) -> bool:
     return lines == [" ".join(pair) for pair in read_merges()]
 
 
+def _is_clip_vocabulary(text: str) -> bool:
+    return _is_same_vocabulary(json.loads(text))
+
+
 def _is_same_vocabulary(vocabulary: Any) -> bool:
     """Return True if these ids are CLIP's, the two special tokens aside."""
     if not isinstance(vocabulary, dict) or not all(isinstance(number, int) for number in vocabulary.values()):
         return False
     own = {word: number for word, number in vocabulary.items() if number < CLIP_START}
     return own == {word: number for number, word in enumerate(list_words())}
-
-
-def _names_other_class(path: Path) -> bool:
-    """Return True if a tokenizer's settings name a class that is not CLIP's."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    kind = content.get("tokenizer_class") if isinstance(content, dict) else None
-    return isinstance(kind, str) and not kind.startswith("CLIPTokenizer")
 
 
 class TransformersTokenizer:

@@ -8,6 +8,11 @@ from torch.nn import functional as F
 
 import lmr
 from lmr.bench.cost.model import NOT_CHOSEN, ModelSource, assign_colours, build_prototypes, find_measured_model
+from lmr.core.errors import LmrError
+from lmr.models.clip import Clip
+from lmr.models.facts import ModelFacts
+from lmr.models.formats.checkpoints import TowerWeights
+from lmr.models.formats.configs import openai_preprocessing
 
 
 @pytest.mark.parametrize("classes", [12, 1000])
@@ -64,3 +69,22 @@ def test_what_cannot_be_chosen_is_refused(images: int, classes: int) -> None:
     features = F.normalize(torch.randn(images, 8), dim=-1)
     with pytest.raises(lmr.LmrError, match="fewer images than the model has features"):
         build_prototypes(features, torch.zeros(images, dtype=torch.int64), classes, 100.0)
+
+
+def test_a_source_is_a_model_or_an_architecture() -> None:
+    for given in ({}, {"model": "pocket", "random": "small"}):
+        with pytest.raises(LmrError, match="Give either a model or the architecture"):
+            ModelSource(**given)
+
+
+def test_model_without_a_tokenizer_is_measured_without_its_text_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = find_measured_model(ModelSource(random="small"))
+    assert small.tower is not None
+    assert small.text is not None
+    sizes = (small.tower.config, small.text.config)
+    weights = TowerWeights(small.tower.state_dict(), small.text.state_dict(), logit_scale=100.0, logit_bias=0.0)
+    own = Clip("own", sizes, weights, openai_preprocessing(32), ModelFacts())
+    monkeypatch.setattr("lmr.bench.cost.model.load", lambda model: own)
+    subject = find_measured_model(ModelSource(model="own"))
+    assert subject.encoder is own.encoder
+    assert subject.write_prompts(3) is None

@@ -80,11 +80,11 @@ def test_streams_of_all_partitions_are_served_by_turns(pair: tuple[Engine, Engin
 def test_lists_and_counts_are_of_all_partitions(pair: tuple[Engine, Engine]) -> None:
     one, two = pair
     ask(one, *(make_request(stream, 0) for stream in STREAMS))
-    assert [status.stream for status in two.list_streams("b", 4).result(0)] == list("cdef")
+    assert [status.stream for status in two.list_streams("b", 4)] == list("cdef")
     two.recount()
     assert two.read_overview().streams == len(STREAMS)
     assert two.read_overview().store_bytes > 0
-    assert two.find("h").result(0).status.seq == 1
+    assert two.find("h").status.seq == 1
 
 
 def test_events_of_the_service_are_in_the_first_partition(actors: list[LocalActor], tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_store_that_is_away_is_a_store_that_fails(pair: tuple[Engine, Engine], a
         with pytest.raises(StoreFailed, match="cannot be reached"):
             future.result(0)
     with pytest.raises(StoreFailed, match="cannot be read"):
-        one.list_streams().result(0)
+        one.list_streams()
     assert one.read_overview().state == "degraded"
     for actor in actors:
         actor.away = False

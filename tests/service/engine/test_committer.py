@@ -179,8 +179,8 @@ def test_commits_at_intervals(tmp_path: Path) -> None:
     assert engine._store.read_record("a") is None
     overview = engine.read_overview()
     assert (overview.unsaved, overview.streams, overview.in_flight) == (1, 1, 0)
-    assert [one.seq for one in wait(engine, engine.list_streams())] == [1]
-    assert wait(engine, engine.find("a")).status.seq == 1
+    assert [one.seq for one in engine.list_streams()] == [1]
+    assert engine.find("a").status.seq == 1
     assert ask(engine, make_request("a", 0, key="k", digest="d"))[0].replayed
     ask(engine, make_request("a", 1))
     wait(engine, engine.add_labels("a", 1, [None, "class 0", None]))
@@ -196,7 +196,7 @@ def test_commits_at_intervals(tmp_path: Path) -> None:
     engine.close()  # commits what is left
     again = make_engine(tmp_path / "s")
     check_state(again, "a", range(3))
-    assert wait(again, again.find("a")).status.labelled == 1
+    assert again.find("a").status.labelled == 1
     again.close()
 
 
@@ -232,8 +232,8 @@ def test_failed_interval_returns_streams_to_the_last_commit(tmp_path: Path) -> N
     overview = engine.read_overview()
     assert (overview.state, overview.streams, overview.unsaved) == ("degraded", 1, 0)
     check_state(engine, "a", range(1))
-    assert wait(engine, engine.find("a")).status.seq == 1
-    assert [one.stream for one in wait(engine, engine.list_streams())] == ["a"]
+    assert engine.find("a").status.seq == 1
+    assert [one.stream for one in engine.list_streams()] == ["a"]
     break_store(engine, False)
     clock.now += RETRY + 1
     run(engine)
@@ -253,7 +253,7 @@ def test_deleted_stream_stays_deleted_at_intervals(tmp_path: Path) -> None:
     engine.close()
     again = make_engine(tmp_path / "s")
     check_state(again, "a", range(1))
-    assert [one["seq"] for one in wait(again, again.find("a")).history] == [1]
+    assert [one["seq"] for one in again.find("a").history] == [1]
     again.close()
 
 
@@ -269,7 +269,7 @@ def test_pages_are_full_although_streams_of_them_are_deleted(tmp_path: Path) -> 
     assert [one.result(0).health for one in deleted] == ["deleted"] * 3
     pages, after = list[list[str]](), ""
     while not pages or len(pages[-1]) == 2:
-        pages.append([one.stream for one in wait(engine, engine.list_streams(after, 2))])
+        pages.append([one.stream for one in engine.list_streams(after, 2)])
         after = pages[-1][-1] if pages[-1] else after
     assert pages == [["cam-2", "cam-4"], ["cam-5", "cam-6"], ["cam-7", "cam-8"], []]
     engine.close()
@@ -303,8 +303,10 @@ def test_store_that_cannot_be_read_refuses(tmp_path: Path, monkeypatch: pytest.M
         raise sqlite3.OperationalError("disk I/O error")
 
     monkeypatch.setattr(engine._store, "_ask", fail)
-    futures = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1, key="k")), engine.find("a")
+    futures = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1, key="k"))
     run(engine)
+    with pytest.raises(StoreFailed, match="disk I/O error"):
+        engine.list_streams()
     for future in futures:
         error = future.exception(0)
         assert error is None or "disk I/O error" in str(error)

@@ -153,7 +153,7 @@ def test_without_a_store_rows_are_all_there_is() -> None:
     wait(engine, engine.act("b", "delete"))
     assert ask(engine, make_request("c", 0))[0].seq == 1
     assert engine.read_overview().durable is False
-    assert wait(engine, engine.find("a")).history[-1]["seq"] == 2
+    assert engine.find("a").history[-1]["seq"] == 2
 
 
 # Answering without adapting.
@@ -171,7 +171,8 @@ def test_mode_answer_changes_nothing(tmp_path: Path) -> None:
     assert wait(engine, engine.read_state("a")) == before
     assert ask(engine, make_request("nobody", 0, mode="answer"))[0].seq == 0
     assert engine.read_overview().streams == 1
-    refuse(engine, engine.find("nobody"), UnknownStream, "no stream 'nobody'")
+    with pytest.raises(UnknownStream, match="no stream 'nobody'"):
+        engine.find("nobody")
     assert engine.read_overview().change == change
     assert ask(engine, make_request("nobody", 0))[0].seq == 1
     engine.close()
@@ -422,7 +423,7 @@ def test_answers_that_are_not_finite_are_empty(monkeypatch: pytest.MonkeyPatch) 
     assert [len(one.top) for one in answer.answers] == [6, 0, 6]
     assert answer.answers[1].error == "The model gave no finite answer to this image."
     json.loads(answer.to_json(), parse_constant=lambda word: pytest.fail(word))
-    assert wait(engine, engine.find("a")).answers[1]["label"] is None
+    assert engine.find("a").answers[1]["label"] is None
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -464,8 +465,8 @@ def test_actions_take_their_turn_and_survive_a_restart(tmp_path: Path) -> None:
     wait(engine, engine.act("a", "pause"))
     engine.close()
     again = make_engine(tmp_path / "s")
-    assert wait(again, again.find("a")).status.health == "paused"
-    messages = [event.message for event in wait(again, again.find("a")).events]
+    assert again.find("a").status.health == "paused"
+    messages = [event.message for event in again.find("a").events]
     assert len(messages) == 3
     assert messages[1] == "An operator resumed adaptation, under observation."
     again.close()
@@ -480,7 +481,7 @@ def test_rollback_undo_reset_and_delete() -> None:
     refuse(engine, engine.act("a", "resume"), CannotDo, "The stream adapts already")
     for k in range(1, 5):
         ask(engine, make_request("a", k))
-    detail = wait(engine, engine.find("a"))
+    detail = engine.find("a")
     assert detail.snapshots == [2, 4]
     assert len(detail.history) == 5
     before = load_state(wait(engine, engine.read_state("a")))
@@ -512,9 +513,9 @@ def test_deleted_stream_is_gone_from_the_store(tmp_path: Path) -> None:
     engine.submit(make_request("a", 0, key="k", digest="d")).result(30)
     futures = [engine.act("a", "delete"), engine.submit(make_request("a", 1, 1)), engine.act("a", "delete")]
     assert [future.result(30).seq for future in futures] == [1, 1, 1]
-    assert engine.list_streams().result(30) == []
+    assert engine.list_streams() == []
     with pytest.raises(UnknownStream):
-        engine.find("a").result(30)
+        engine.find("a")
     assert not engine.submit(make_request("a", 0, key="k", digest="d")).result(30).replayed
     engine.close()
 
@@ -577,7 +578,7 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     assert wait(engine, engine.add_labels("a", 1, [wrong, wrong, given[2]])).labelled == 3
     assert engine._store.read_state("a") == stored
     assert wait(engine, engine.read_state("a")) == content
-    history = wait(engine, engine.find("a")).history
+    history = engine.find("a").history
     assert history[-1]["accuracy"] == pytest.approx(2 / 3, abs=0.01)
     refuse(engine, engine.add_labels("a", 2, [None]), BadInput, "has no request 2 among its last 200")
     refuse(engine, engine.add_labels("a", 1, [None]), BadInput, "Expected 3 labels for request 1, got 1")
@@ -588,7 +589,7 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     assert wait(engine, engine.add_labels("a", 2, [NAMES[0]] * 4)).labelled == 5
     engine.close()
     again = make_engine(tmp_path / "s")
-    assert wait(again, again.find("a")).status.labelled == 5
+    assert again.find("a").status.labelled == 5
     again.close()
 
 
@@ -598,14 +599,14 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
 def test_detail_list_and_overview(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s", resident=2)
     (answer, *_) = ask(engine, *(make_request(stream, 0) for stream in "cab"))
-    detail = wait(engine, engine.find("c"))
+    detail = engine.find("c")
     assert detail.status.seq == 1
     assert [(one["seq"], one["label"]) for one in detail.answers] == [(1, one.label) for one in answer.answers]
     assert sum(share for _, share in detail.shares) == pytest.approx(1)
     assert detail.history[0].keys() >= {"seq", "concentration", "entropy", "drift", "agreement", "frozen_accuracy"}
     assert detail.signals["compared"] == 1
-    assert [one.stream for one in wait(engine, engine.list_streams(limit=2))] == ["a", "b"]
-    assert [one.stream for one in wait(engine, engine.list_streams(after="a"))] == ["b", "c"]
+    assert [one.stream for one in engine.list_streams(limit=2)] == ["a", "b"]
+    assert [one.stream for one in engine.list_streams(after="a")] == ["b", "c"]
     waiting = engine.submit(make_request("b", 1))
     status = wait_for_status(engine, "b")
     assert status.waiting == 1
@@ -626,7 +627,7 @@ def test_detail_list_and_overview(tmp_path: Path) -> None:
 
 
 def wait_for_status(engine: Engine, stream: str) -> Any:
-    return next(one for one in engine.list_streams().result(0) if one.stream == stream)
+    return next(one for one in engine.list_streams() if one.stream == stream)
 
 
 def test_changes_are_followed() -> None:
@@ -654,14 +655,14 @@ def test_change_of_health_is_an_event(tmp_path: Path) -> None:
     method.settings = dataclasses.replace(method.settings, thresholds=loud)
     for k in range(1, 4):
         ask(engine, make_request("a", k))
-    events = wait(engine, engine.find("a")).events
+    events = engine.find("a").events
     assert [(event.before, event.after) for event in events][:2] == [("ok", "watch"), ("watch", "reset")]
     assert "entropy" in events[0].message
     assert events[0].signals["compared"] > 0
-    assert wait(engine, engine.find("a")).status.health == "reset"
+    assert engine.find("a").status.health == "reset"
     engine.close()
     again = make_engine(tmp_path / "s")
-    assert wait(again, again.find("a")).events == events
+    assert again.find("a").events == events
     again.close()
 
 
@@ -699,7 +700,8 @@ def test_threads_serve_streams_as_alone_and_end(tmp_path: Path) -> None:
     engine.close()
     assert list_threads() <= before
     assert engine.read_overview().state == "closed"
-    assert isinstance(engine.find("a").exception(0), NotReady)
+    with pytest.raises(NotReady):
+        engine.find("a")
 
 
 def test_engine_that_was_not_started_refuses() -> None:

@@ -151,8 +151,8 @@ def test_answers_and_states_are_never_those_of_an_old_copy(pair: tuple[Engine, E
     refuse(two, two.submit(make_request("a", 2, mode="answer")))
     (answer,) = ask(two, make_request("a", 2, mode="answer"))
     assert (answer.seq, answer.adaptation["stepped"]) == (2, False)
-    assert one.find("a").result(0).status.seq == two.find("a").result(0).status.seq == 2
-    assert [status.seq for status in one.list_streams().result(0)] == [2]
+    assert one.find("a").status.seq == two.find("a").status.seq == 2
+    assert [status.seq for status in one.list_streams()] == [2]
 
 
 def test_refusals_of_an_old_copy_are_not_sent(pair: tuple[Engine, Engine]) -> None:

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib.util
+import gc
+import json
+import math
 import os
-import shlex
-import sys
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from lmr.bench.cost.entries import Entry, EntryKinds, list_entries, make_absolute
+import torch
+from torch import Tensor
+
 from lmr.bench.cost.model import LONGEST, SHORTEST, MeasuredModel, ModelSource, find_measured_model
-from lmr.bench.cost.settings import METHODS
-from lmr.bench.cost.steps import CostStep, StepFactory, StepResult
-from lmr.bench.cost.table import FILES, CostReport, CostTable, Measurement
-from lmr.bench.cost.timing import MatrixRate, choose_rounds, measure_step_memory, take_turns, warm_up
-from lmr.bench.machine import count_cores, describe_machine, use_threads
+from lmr.bench.flops import count_forwards
+from lmr.bench.machine import call_fresh, count_cores, describe_machine, measure_peak, use_threads
+from lmr.bench.table import format_table
+from lmr.core.card import Tower
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
-from lmr.core.files import check_folder
-from lmr.core.progress import show_progress
-from lmr.core.registry import expand_methods
-from lmr.models.towers.image import VisionConfig
+from lmr.core.files import check_folder, write_atomically
+from lmr.core.progress import ProgressBar, show_progress
+from lmr.core.registry import create, expand_methods, find_method, split_address
+from lmr.core.spec import parse_spec
 
-MOST_AT_ONCE = 64  # images whose products the machine's rate is measured with; more change nothing
-MOST_REACHED = 1.05  # of the arithmetic limit; a little above 1, because the machine's rate is measured too
+FILES = ("cost.txt", "cost.json")
+FORWARD = "forward"  # the entry that all others are compared with: the frozen model
+FEWEST, MOST = 3, 30  # rounds when a budget of minutes decides
+_FEW_IMAGES, _FEW_CLASSES = 2, 12  # in the warm-up before memory is measured
+
+LEGEND = """\
+ms/image: median over the rounds, followed by the smallest and the largest; the entries alternate in one process.
+peak MB: how far one step raises the peak memory of a fresh process above the loaded model, without the warm-up.
+trainable: parameters that the step adapts. forwards: time divided by the time of a plain forward.
+counted: the same by arithmetic alone, whatever the machine. Every image is past the gate of a method that has one."""
 
 
 @dataclass(frozen=True)
@@ -37,216 +48,266 @@ class CostRequest:
 
     Args:
         source: The model.
-        batch_sizes: Images per step; each gives a table.
         methods: Specs, "all", or "paper" for the methods that the paper compares.
+        batch_sizes: Images per step; each gives a table.
+        classes: Classes, each with a prompt for methods that adapt the text tower.
+        streams: Streams that share a batch.
         rounds: Measured steps of each entry; by default as many as fit into ``minutes``, but at least 3.
         minutes: The time to spend on each batch size.
         threads: Threads of torch; by default all cores.
-        classes: Classes, each with a prompt for methods that adapt the text tower.
-        streams: Streams of one image each that share a batch; by default the batch size.
         memory: Also measure peak memory, in fresh processes.
-        switches: Add the switches that do less than a published method.
-        lean: Add the methods in their lean mode.
-        full_context: Add methods that adapt the text tower with uncut prompts in one graph.
-        plain: Add the loops on transformers, which take much memory.
     """
 
     source: ModelSource
+    methods: tuple[str, ...]
     batch_sizes: tuple[int, ...] = (16,)
-    methods: tuple[str, ...] = METHODS
+    classes: int = 1000
+    streams: int = 1
     rounds: int | None = None
     minutes: float = 8.0
     threads: int = field(default_factory=count_cores)
-    classes: int = 1000
-    streams: int | None = None
     memory: bool = True
-    switches: bool = False
-    lean: bool = False
-    full_context: bool = False
-    plain: bool = True
 
     def __post_init__(self) -> None:
         if not self.batch_sizes:
             raise LmrError("Expected at least one batch size.")
-        whole = [("batch size", size) for size in self.batch_sizes]
-        whole += [("number of threads", self.threads), ("number of classes", self.classes)]
-        given = [("number of rounds", self.rounds), ("number of streams", self.streams)]
-        for what, value in whole + [(what, value) for what, value in given if value is not None]:
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise LmrError(f"Expected a {what} of at least 1, got {value!r}.")
+        check_numbers(
+            [("batch size", size) for size in self.batch_sizes]
+            + [("number of threads", self.threads), ("number of classes", self.classes)]
+            + [("number of streams", self.streams), ("number of rounds", 1 if self.rounds is None else self.rounds)]
+        )
         if not self.minutes > 0:
             raise LmrError(f"Expected a positive number of minutes, got {self.minutes!r}.")
         specs = tuple(make_absolute(spec) for entry in self.methods for spec in expand_methods(entry))
+        if len(set(specs)) < len(specs):
+            raise LmrError(f"Name every method once, got {', '.join(specs)}.")
         object.__setattr__(self, "methods", specs)
 
+
+def check_numbers(named: Sequence[tuple[str, int]]) -> None:
+    """Raise LmrError if one of the named values is not a positive whole number."""
+    for name, value in named:
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise LmrError(f"Expected a {name} of at least 1, got {value!r}.")
+
+
+def make_absolute(spec: str) -> str:
+    """Return the spec of a method in a file with the file's whole path, for a process that starts in another folder."""
+    file, rest = split_address(spec)
+    return spec if file is None else f"{Path(file).absolute()}:{rest}"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The measured seconds and bytes of an entry, and its forwards by arithmetic where these are known."""
+
+    name: str
+    images: int  # per step
+    seconds: tuple[float, ...]  # of every measured step, in the order of the rounds
+    peak_bytes: int | None
+    trainable: int
+    counted: float | None
+
     @property
-    def command(self) -> str:
-        """The command that measures the same again."""
-        source = ["--random", self.source.random] if self.source.random else [str(self.source.model)]
-        words = [*source, "--batch-size", *map(str, self.batch_sizes), "--methods", *self.methods]
-        words += ["--classes", str(self.classes), "--threads", str(self.threads)]
-        words += ["--rounds", str(self.rounds)] if self.rounds else ["--minutes", f"{self.minutes:g}"]
-        words += ["--streams", str(self.streams)] * (self.streams is not None)
-        flags = {"--no-memory": not self.memory, "--switches": self.switches, "--lean": self.lean}
-        flags |= {"--full-context": self.full_context, "--no-plain": not self.plain}
-        words += [flag for flag, wanted in flags.items() if wanted]
-        return f"lmr cost {shlex.join(words)}"
+    def each_ms(self) -> list[float]:
+        """Milliseconds per image of every step."""
+        return [1000 * seconds / self.images for seconds in self.seconds]
+
+    @property
+    def median_ms(self) -> float:
+        """Milliseconds per image."""
+        return statistics.median(self.each_ms)
+
+
+@dataclass(frozen=True)
+class CostReport:
+    """The rows of every batch size, the plain forward first, with where, when and how they were measured."""
+
+    protocol: dict[str, Any]
+    tables: dict[int, list[Measurement]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def to_text(self) -> str:
+        """Return aligned columns, for a terminal."""
+        parts = ["\n".join(f"{key.replace('_', ' ')}: {value}" for key, value in self.protocol.items())]
+        for size, rows in self.tables.items():
+            parts += [f"Batch size {size}", format_table(_list_cells(rows))]
+        return "\n\n".join([*parts, *self.notes, LEGEND]) + "\n"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every number, measured and derived."""
+        tables = [
+            {
+                "batch_size": size,
+                "rows": [
+                    dataclasses.asdict(row)
+                    | {"median_ms": row.median_ms, "forwards": row.median_ms / rows[0].median_ms}
+                    for row in rows
+                ],
+            }
+            for size, rows in self.tables.items()
+        ]
+        return {"protocol": self.protocol, "tables": tables, "notes": self.notes}
+
+    def save(self, folder: Path) -> None:
+        """Write both files, each atomically."""
+        for name, content in zip(FILES, (self.to_text(), json.dumps(self.to_json(), indent=1) + "\n"), strict=True):
+            write_atomically(folder / name, content.encode())
+
+
+def _list_cells(rows: Sequence[Measurement]) -> list[list[str]]:
+    lines = [["entry", "ms/image", "min - max", "peak MB", "trainable", "forwards", "counted"]]
+    for row in rows:
+        digits = 1 if row.median_ms >= 10 else 3
+        median, low, high = (f"{ms:.{digits}f}" for ms in (row.median_ms, min(row.each_ms), max(row.each_ms)))
+        peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.0f}"
+        counted = "-" if row.counted is None else f"{row.counted:.2f}"
+        forwards = f"{row.median_ms / rows[0].median_ms:.2f}"
+        lines.append([row.name, median, f"{low} - {high}", peak, f"{row.trainable:,}", forwards, counted])
+    return lines
+
+
+class MeasuredStep:
+    """A step of a method, from the state of a long stream, on images that are all past its gate; or a plain forward."""
+
+    def __init__(self, model: MeasuredModel, spec: str, batch_size: int, classes: int, streams: int) -> None:
+        self.name = split_address(spec)[1]
+        self._batch = model.draw_images(batch_size)
+        self._ids = torch.arange(batch_size) % streams if streams > 1 else None
+        text = model.write_prompts(classes) if spec != FORWARD and _adapts_text(spec) else None
+        self._clip = model.make_classifier(batch_size, classes, batch_size, text)
+        self.method = None if spec == FORWARD else create(spec, self._clip, streams=streams)
+        self._turns = 1 if self.method is None else math.ceil(self.method.cycle / batch_size)
+        self.images = self._turns * batch_size
+        self.trainable, self.counted = 0, 1.0 if self.method is None else None
+        if self.method is not None:
+            self.trainable = self.method.trainable * streams
+            self.counted = count_forwards(self.method, max(1, batch_size // streams))
+
+    def reset(self) -> None:
+        """Return to the state of a long stream."""
+        if self.method is not None:
+            self.method.reset()
+            self.method.fill_state(self._batch)
+
+    def answer(self) -> Tensor:
+        """Take the step and return the logits of its last batch."""
+        if self.method is None:
+            with torch.no_grad():
+                return self._clip.logits(self._clip.cosines(self._clip.features(self._batch)))
+        return [self.method.step(self._batch, streams=self._ids).logits for _ in range(self._turns)][-1]
+
+    def time(self) -> float:
+        """Return the seconds of the step. Recent garbage is collected before, so that no step pays for another's."""
+        self.reset()
+        gc.collect(1)  # a full collection would empty the processor's caches
+        started = time.perf_counter()
+        logits = self.answer()
+        seconds = time.perf_counter() - started
+        if not logits.isfinite().all():
+            raise LmrError(f"{self.name} answered with NaN or infinite values; measure another model.")
+        return seconds
+
+
+def _adapts_text(spec: str) -> bool:
+    file, rest = split_address(spec)
+    name = parse_spec(rest)[0]
+    return Tower.TEXT in find_method(name if file is None else f"{file}:{name}").towers
 
 
 def measure_cost(request: CostRequest, out: str | os.PathLike[str] | None = None) -> CostReport:
-    """Measure time, memory and arithmetic of a step of each method; with ``out``, write the report to that folder."""
+    """Measure time and memory of a step of each method; with ``out``, write the report to that folder.
+
+    Every table is written as soon as it is complete.
+    """
     if out is not None:
         check_folder(Path(out), FILES)
-    with use_threads(request.threads):
-        return _measure(request, None if out is None else Path(out))
-
-
-def _measure(request: CostRequest, out: Path | None) -> CostReport:
-    """Measure one table per batch size, saved as soon as it is complete; the model is loaded once for all timings."""
     machine = describe_machine()  # before anything runs: the load it reports is that of other programs
-    model = find_measured_model(request.source)
-    today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
-    protocol = {
-        "model": model.name,
-        "digest": digest_tensors(model.encoder.state_dict()),
-        "classes": request.classes,
-        "prompts": f"{SHORTEST} to {LONGEST} tokens, random words",
-        **machine,
-        "threads": request.threads,
-        "date": today,
-        "command": request.command,
-    }
-    report = CostReport(protocol, [])
-    for size in request.batch_sizes:
-        report.tables.append(_fill_table(request, model, size))
-        if out is not None:
-            report.save(out)
+    with use_threads(request.threads):
+        model = find_measured_model(request.source)
+        settings = {"classes": request.classes, "streams": request.streams, "threads": request.threads}
+        report = CostReport(
+            {"model": model.name, "digest": digest_tensors(model.encoder.state_dict())}
+            | settings
+            | {"prompts": f"{SHORTEST} to {LONGEST} tokens, random words"}
+            | machine
+            | {"date": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")}
+        )
+        specs = [FORWARD, *request.methods]
+        if model.write_prompts(2) is None:
+            specs = [spec for spec in specs if spec == FORWARD or not _adapts_text(spec)]
+            if len(specs) <= len(request.methods):
+                report.notes.append(
+                    "This model has no text tower with gradients, so methods that adapt it are left out."
+                )
+        for size in request.batch_sizes:
+            report.tables[size] = _measure_size(request, model, specs, size, report.notes)
+            if out is not None:
+                report.save(Path(out))
     return report
 
 
-def _fill_table(request: CostRequest, model: MeasuredModel, batch_size: int) -> CostTable:
+def _measure_size(
+    request: CostRequest, model: MeasuredModel, specs: Sequence[str], size: int, notes: list[str]
+) -> list[Measurement]:
     started = time.perf_counter()
-    transformers = not request.plain or importlib.util.find_spec("transformers") is not None
-    text = model.write_prompts(2) is not None
-    notes = _explain_missing(model, transformers, text)
-    kinds = EntryKinds(
-        transformers=request.plain and transformers and model.tower is not None and model.tower.is_clip,
-        text=text,
-        switches=request.switches,
-        lean=request.lean and model.tower is not None,
-        full_context=request.full_context and model.text is not None,
-    )
-    entries = list_entries(request.methods, batch_size, request.streams or batch_size, kinds)
-    factory = StepFactory(model, batch_size, request.classes)
-    steps = [factory.build(entry) for entry in entries]  # also finds what does not fit, before measuring
+    sizes = (size, request.classes, request.streams)
+    steps = [MeasuredStep(model, spec, *sizes) for spec in specs]  # also finds what does not fit, before measuring
     peaks: dict[str, int | None] = {}
-    with show_progress("", len(entries) * (1 + request.memory + (request.rounds or 3)), "steps") as bar:
-        for entry in entries if request.memory else []:
-            bar.describe(f"memory: {entry.name}")
-            peaks[entry.name] = measure_step_memory(request.source, entry, batch_size, request.classes, request.threads)
+    with show_progress("", len(steps) * (1 + request.memory + (request.rounds or FEWEST)), "steps") as bar:
+        for step, spec in zip(steps, specs, strict=True) if request.memory else ():
+            bar.describe(f"memory: {step.name}")
+            what = f"the memory of {step.name}"
+            peaks[step.name] = call_fresh(measure_memory, what, request.source, spec, *sizes, request.threads)
+            if peaks[step.name] is None:
+                notes.append(f"{step.name} did not fit into memory at batch size {size}.")
             bar.advance()
+        timed = {step.name: step.time for step in steps}
         warm = time.perf_counter()
-        results = warm_up(steps, request.classes, bar)
-        tower, matrices = model.tower, None
-        if tower is not None:
-            # Views of an image are encoded together: larger products, which the machine may multiply faster.
-            widest = min(MOST_AT_ONCE, max(result.largest for result in results.values()))
-            matrices = MatrixRate(tower.config, max(batch_size, widest), tower.projection.dtype)
-            matrices.measure(keep=False)
-        notes += _compare_answers(steps, results)
-        notes += [note for step in steps for note in _describe_skipped(step, results)]
-        notes += [f"{name} did not fit into memory." for name, peak in peaks.items() if peak is None]
-        rounds = request.rounds or _plan_rounds(time.perf_counter() - warm, started, request.minutes)
-        bar.set_total(bar.done + rounds * len(entries))
-        seconds = take_turns(steps, matrices, rounds, bar)
-    rate = None if matrices is None else matrices.rate
-    rows: list[Measurement] = []
-    for step in steps:  # the first is our forward
-        name = step.entry.name
-        row = Measurement(
-            entry=step.entry,
-            spec=step.spec,
-            batch_size=batch_size,
-            classes=request.classes,
-            images=step.images,
-            seconds=tuple(seconds[name]),
-            peak_bytes=peaks.get(name),
-            trainable=step.trainable,
-            flops=factory.count_flops(step, results[name]),
-            gate_share=results[name].gate_share,
-            rate=rate,
-        )
-        rows.append(dataclasses.replace(row, forward_ms=(rows or [row])[0].median_ms))
-    aimed = tower is not None and has_aimed_sizes(tower.config)
-    return CostTable(batch_size, rows, rate, notes, find_doubts(rows), aimed)
-
-
-def has_aimed_sizes(config: VisionConfig) -> bool:
-    """Return whether the aims were set for a tower of this size; every activation costs the same."""
-    return dataclasses.replace(config, activation="quick_gelu", eps=1e-5) == VisionConfig()
-
-
-def _plan_rounds(round_seconds: float, started: float, minutes: float) -> int:
-    rounds = choose_rounds(round_seconds, 60 * minutes - (time.perf_counter() - started))
-    more = rounds * round_seconds / 60
-    print(
-        f"One round takes about {round_seconds:.0f} s; {rounds} rounds take {more:.1f} minutes.",
-        file=sys.stderr,
-    )
-    return rounds
-
-
-def _explain_missing(model: MeasuredModel, transformers: bool, text: bool) -> list[str]:
-    """Return notes on entries that are missing."""
-    notes = []
-    if model.tower is None:
-        notes.append("The arithmetic of this model is not known: no limit, no comparison with transformers.")
-    elif not model.tower.is_clip:
-        notes.append("transformers has no model with this tower, so there is no comparison with it.")
-    elif not transformers:
-        notes.append("transformers is not installed (pip install transformers), so there is no comparison with it.")
-    if not text:
-        notes.append("This model has no text tower with gradients, so methods that adapt it are left out.")
-    return notes
-
-
-def _describe_skipped(step: CostStep, results: dict[str, StepResult]) -> list[str]:
-    """Return notes on images that a step left out, where it was meant to use all of them."""
-    entry, result = step.entry, results[step.entry.name]
-    if not entry.learns or entry.gated or result.passes is None:
-        return []
-    notes = []
-    if result.stepped is False:
-        notes.append(f"{entry.name} took no step on these images: its row shows a step that learns nothing.")
-    if result.passes.backwards < 1:
-        share = f"{result.passes.backwards:.0%} of the images take part in the backward of {entry.name}"
-        notes.append(f"{share}, and its limit counts these only.")
-    return notes
-
-
-def find_doubts(rows: Sequence[Measurement]) -> list[str]:
-    """Return notes on steps that are faster than their own arithmetic can be."""
+        alternate(timed, 1, bar)  # libraries load and memory is allocated
+        now = time.perf_counter()
+        rounds = request.rounds or choose_rounds(now - warm, 60 * request.minutes - (now - started))
+        bar.set_total(bar.done + rounds * len(steps))
+        seconds = alternate(timed, rounds, bar)
     return [
-        f"{row.entry.name} reached {row.reached:.0%} of the arithmetic limit, which is impossible: a pass was skipped "
-        "or the machine was busy while its rate was measured. Measure again with nothing else running."
-        for row in rows
-        if row.reached is not None and row.reached > MOST_REACHED
+        Measurement(
+            step.name, step.images, tuple(seconds[step.name]), peaks.get(step.name), step.trainable, step.counted
+        )
+        for step in steps
     ]
 
 
-def _compare_answers(steps: Sequence[CostStep], results: dict[str, StepResult]) -> list[str]:
-    """Return notes with the largest difference between the logits of entries that should agree."""
-    by_key: dict[str, Entry] = {}
-    for step in steps:
-        by_key.setdefault(step.entry.key, step.entry)
-    pairs = [("forward", "transformers"), ("streams", "singles")]
-    for key, entry in by_key.items():  # a method as it is by default, and the plain loop of the same name
-        if key and entry.kind == "method" and entry.method is not None and entry.spec == entry.method.name:
-            pairs.insert(-1, (key, f"plain {entry.method.name}"))
-    notes = []
-    for pair in pairs:
-        if all(key in by_key for key in pair) and by_key[pair[0]].past == by_key[pair[1]].past:
-            ours, theirs = (by_key[key].name for key in pair)
-            worst = float((results[ours].logits - results[theirs].logits).abs().max())
-            notes.append(f"The logits of {ours!r} and {theirs!r} differ by at most {worst:.0e}.")
-    return notes
+def alternate(
+    timed: Mapping[str, Callable[[], float]],
+    rounds: int,
+    bar: ProgressBar,
+    begin: Callable[[], object] = lambda: None,
+) -> dict[str, list[float]]:
+    """Return the seconds of every entry. Each round times each once; the first of one round is the last of the next."""
+    names = list(timed)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds):
+        begin()
+        start = turn % len(names)
+        for name in [*names[start:], *names[:start]]:
+            bar.describe(f"round {turn + 1} of {rounds}: {name}")
+            seconds[name].append(timed[name]())
+            bar.advance()
+    return seconds
+
+
+def choose_rounds(round_seconds: float, left_seconds: float) -> int:
+    """Return the number of rounds that fit into the remaining time, between FEWEST and MOST."""
+    return max(FEWEST, min(MOST, math.floor(left_seconds / max(round_seconds, 1e-3))))
+
+
+def measure_memory(source: ModelSource, spec: str, batch_size: int, classes: int, streams: int, threads: int) -> int:
+    """Return the bytes by which one step raises the peak of this process, which should be fresh."""
+    torch.set_num_threads(threads)
+    model = find_measured_model(source)
+    MeasuredStep(model, spec, _FEW_IMAGES, _FEW_CLASSES, 1).time()
+    step = MeasuredStep(model, spec, batch_size, classes, streams)
+    step.reset()
+    if model.tower is not None:
+        model.tower.set_mode()  # memory that the warm-up left for the next step would hide a part of this one's
+    return measure_peak(step.answer)

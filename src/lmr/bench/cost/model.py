@@ -18,10 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.pixel_scale import PixelScale
 from lmr.core.text import TextReader, TextSide
 from lmr.models import Backbone, load
-from lmr.models.formats.export import build_transformers_vision
+from lmr.models.clip import random_clip
 from lmr.models.prompts import ContextTokens
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionConfig, VisionTower
@@ -72,26 +74,42 @@ class MeasuredModel:
     logit_bias: float = 0.0
     text: TextTower | None = None
     backbone: Backbone | None = field(default=None, repr=False)
-    _twin: nn.Module | None = field(default=None, repr=False)
+    _drawn: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     @property
     def tower(self) -> VisionTower | None:
         """The encoder if it is our own tower, whose arithmetic is known."""
         return self.encoder if isinstance(self.encoder, VisionTower) else None
 
-    def build_twin(self) -> nn.Module:
-        """Return the same image tower in transformers, built once; for our own tower only."""
-        if self._twin is None:
-            assert self.tower is not None
-            self._twin = build_transformers_vision(self.tower)
-        return self._twin
-
     def draw_images(self, count: int) -> Tensor:
         """Return noise [count, ...] in the colours of ``assign_colours``, the same at every call."""
-        generator = torch.Generator().manual_seed(1)
-        images = 0.25 * torch.randn(count, *self.input_shape, generator=generator)
-        images += 2 * torch.tensor(_COLOURS)[assign_colours(count)].view(count, 3, 1, 1)
-        return images.to(next(self.encoder.parameters()).dtype)
+        return self._draw(count)[0]
+
+    def make_classifier(self, count: int, classes: int, chosen: int, text: TextSide | None = None) -> ZeroShot:
+        """Return classes of which the first ``chosen`` of ``count`` images are certain, each colour of its own one."""
+        target = torch.full((count,), NOT_CHOSEN)
+        target[:chosen] = torch.unique(assign_colours(count)[:chosen], return_inverse=True)[1]
+        return ZeroShot(
+            self.encoder,
+            build_prototypes(self._draw(count)[1], target, classes, self.logit_scale),
+            self.logit_scale,
+            logit_bias=self.logit_bias,
+            input_shape=self.input_shape,
+            text=text,
+            reader=None if self.text is None else TextReader(self.text, self._read),
+            pixels=PixelScale((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
+        )
+
+    def _draw(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return images [count, ...] and their unit features [count, D], computed once."""
+        if count not in self._drawn:
+            generator = torch.Generator().manual_seed(1)
+            images = 0.25 * torch.randn(count, *self.input_shape, generator=generator)
+            images += 2 * torch.tensor(_COLOURS)[assign_colours(count)].view(count, 3, 1, 1)
+            images = images.to(next(self.encoder.parameters()).dtype)
+            with torch.no_grad():
+                self._drawn[count] = images, F.normalize(self.encoder(images).float(), dim=-1)
+        return self._drawn[count]
 
     @property
     def longest(self) -> int:
@@ -118,6 +136,7 @@ class MeasuredModel:
                 self.text,
                 lambda tower, part: tower(tokens[part], end[part]),
                 classes,
+                tokens.shape[1],
                 learn=lambda context, names: prompts,
             )
         if self.backbone is None or whole:
@@ -127,11 +146,8 @@ class MeasuredModel:
         except LmrError:  # a model with another vocabulary
             return None
 
-    def make_reader(self) -> TextReader | None:
-        """Return a reader that encodes a text as random words, always the same; None where there is no text side."""
-        return None if self.text is None else TextReader(self.text, self._read)
-
     def _read(self, texts: Sequence[str]) -> Tensor:
+        """Encode each text as random words, always the same."""
         assert self.text is not None
         config = self.text.config
         lengths = [min(len(text.split()) + 2, config.context) for text in texts]  # with begin and end
@@ -167,7 +183,7 @@ def find_measured_model(source: ModelSource) -> MeasuredModel:
     """Load the model, or build one with random weights."""
     if source.random == SMALL:
         return build_random(_SMALL_IMAGE, _SMALL_TEXT, source.name)
-    backbone = load(source.model) if source.model is not None else _fill_randomly(str(source.random))
+    backbone = load(source.model) if source.model is not None else random_clip(str(source.random))
     side = None
     if isinstance(backbone.encoder, VisionTower):
         for words in _WORDS:
@@ -189,12 +205,6 @@ def build_random(image: VisionConfig, text: TextConfig, name: str) -> MeasuredMo
         fold_activations(tower.eval().requires_grad_(False))
     side = image.resolution
     return MeasuredModel(name, towers[0], (3, side, side), 100.0, text=towers[1])
-
-
-def _fill_randomly(architecture: str) -> Backbone:
-    from lmr.models.clip import random_clip
-
-    return random_clip(architecture)
 
 
 def build_prototypes(features: Tensor, target: Tensor, classes: int, logit_scale: float) -> Tensor:

@@ -12,7 +12,6 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ import torch
 from lmr.bench.plans.choices import DTYPES, KEYS, RESETS
 from lmr.bench.plans.prompts import PromptSet, read_prompt_set
 from lmr.core.card import Role
-from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.log import hide_logs
+from lmr.core.passes import make_stand_in
 from lmr.core.registry import (
     AUTO,
     create,
@@ -38,7 +37,6 @@ from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.dataset import CLEAN
 from lmr.data.names import ORDERS
-from lmr.models import load
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.watch.settings import read_watch
@@ -69,7 +67,7 @@ class MethodEntry:
         method = find_method(name if self.file is None else f"{self.file}:{name}")
         del values["preset"]
         suited = format_spec(name, {"preset": "default"} | method.choose_values(classes) | values)
-        return replace(self, spec=create(suited, _make_small_classifier()).spec)
+        return replace(self, spec=create(suited, make_stand_in(2)).spec)
 
     @property
     def address(self) -> str:
@@ -281,7 +279,7 @@ def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -
     preset = values.get("preset", next((preset for preset in presets if preset in known), "default"))
     completed = format_spec(name, {"preset": preset} | values)
     with hide_logs():  # warnings about this small classifier say nothing about the one that will be used
-        made = create(completed, _make_small_classifier())  # checks the values
+        made = create(completed, make_stand_in(2))  # checks the values
     digest = None if file is None else load_method_file(file)
     size = method.card.presets["default" if preset == AUTO else preset].batch_size
     return MethodEntry(label or name_entry(spec), completed if preset == AUTO else made.spec, size, file, digest)
@@ -293,12 +291,6 @@ def name_entry(spec: str) -> str:
     label = find_method(name).card.label
     shown = ", ".join(f"{key}={value}" for key, value in values.items() if key != "preset")
     return f"{label} ({shown})" if shown else label
-
-
-@lru_cache(1)
-def _make_small_classifier() -> ZeroShot:
-    """Return a classifier on which every method can be created, to check its arguments."""
-    return load("pocket").classifier(["red star", "blue ring"])
 
 
 def _wrap(value: Any) -> list[Any]:

@@ -19,7 +19,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _ROLLBACKS = ("rolled back", "reset", "quarantined")  # the health levels that undo adaptation
 
 
-class ServiceMetrics:
+class ServiceMetrics(Collector):
     """A registry of its own, so that several services may live in one process."""
 
     def __init__(self, read_overview: Callable[[], Overview]) -> None:
@@ -39,7 +39,8 @@ class ServiceMetrics:
             "lmr_rollbacks", "Times that the watch or an operator undid adaptation, by health level and reason.",
             ["health", "reason"], registry=kept,
         )  # fmt: skip
-        self.registry.register(_OverviewCollector(read_overview))
+        self._read_overview = read_overview
+        self.registry.register(self)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -73,14 +74,8 @@ class ServiceMetrics:
         """Return the text that Prometheus reads."""
         return generate_latest(self.registry)
 
-
-class _OverviewCollector(Collector):
-    """Gauges that are read from the engine when Prometheus reads them."""
-
-    def __init__(self, read_overview: Callable[[], Overview]) -> None:
-        self._read_overview = read_overview
-
     def collect(self) -> Iterator[Metric]:
+        """Yield the gauges, which are read from the engine when Prometheus reads them."""
         now = self._read_overview()
         values = {
             "lmr_ready": ("1 if the service takes requests and can write its store.", now.state == "ready"),

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, FailFast, Field
@@ -125,14 +126,14 @@ async def list_streams(
     limit: Annotated[int, Query(ge=1, le=1000, description="Streams on a page.")] = 100,
 ) -> StreamPage:
     """Return streams in the order of their names, page by page: give ``next`` of a page as ``after`` of the next."""
-    found = await _wait_for(find_service(request).engine.list_streams(after, limit))
+    found = await run_in_threadpool(find_service(request).engine.list_streams, after, limit)
     return StreamPage(found, found[-1].stream if len(found) == limit else None)
 
 
 @streams.get("/{stream}", responses=document_errors(400, 401, 404, 503), summary="Show a stream in detail")
 async def get_stream(request: Request, stream: StreamName) -> StreamDetail:
     """Return its status, signals of the watch with their history, last answers, snapshots and events."""
-    return await _wait_for(find_service(request).engine.find(stream))
+    return await run_in_threadpool(find_service(request).engine.find, stream)
 
 
 @streams.delete("/{stream}", responses=_QUEUED, summary="Delete a stream")

@@ -221,16 +221,8 @@ def _bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= _LAST_PORT:
         raise LmrError(f"Cannot listen on {host} port {port}: expected a port from 0 to {_LAST_PORT}.")
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)
-        try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen(_BACKLOG)
-        except BaseException:
-            made.close()
-            raise
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         reason = error.strerror or error
         raise LmrError(f"Cannot listen on {host} port {port}: {reason}. Choose another --host or --port.") from error
-    return made

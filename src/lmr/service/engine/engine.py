@@ -12,9 +12,9 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar, get_args
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, get_args
 
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
@@ -48,11 +48,9 @@ from lmr.service.store.store_interface import StateStore
 BLOCKED = 0.05  # seconds after which a batch that found no row is formed again
 LAST_ANSWERS = 20  # images in the detail of a stream
 
-T = TypeVar("T")
-
 
 class Engine:
-    """The engine of the service. Every call is thread-safe; errors are set on the futures.
+    """The engine of the service. Every call is thread-safe. Errors of what is queued are set on its future.
 
     Without a store the states are kept in the rows of the method alone, and a new stream that finds no free row is
     refused.
@@ -90,7 +88,6 @@ class Engine:
         self._use_threads = threads
         self._compute_thread = threading.Thread(target=self._run_compute, name="lmr-compute", daemon=True)
         self._store_thread = threading.Thread(target=self._committer.run, name="lmr-store", daemon=True)
-        self._reader = ThreadPoolExecutor(1, "lmr-reader") if threads else None
 
     # Requests.
 
@@ -176,13 +173,51 @@ class Engine:
 
     # Reading.
 
-    def find(self, stream: str) -> Future[StreamDetail]:
-        """Return one stream in detail."""
-        return self._read(lambda: self._find(stream))
+    def find(self, stream: str) -> StreamDetail:
+        """Return one stream in detail; reads the store, and moves no stream."""
+        with self._reading():
+            with self._changed:
+                record = None if self._store.shared else self._log.records.get(stream)
+            if record is None:
+                text = self._store.read_record(stream)
+                record = None if text is None else StreamRecord.read(text)
+            if record is None or record.health == DELETED:
+                raise UnknownStream(f"There is no stream {stream!r}.")
+            notes = [StepNote.read(text) for text in self._store.read_steps(stream)]
+            answers = [
+                {"seq": note.seq, "label": None if kind is None else self.names[kind], "probability": share}
+                for note in notes
+                for kind, share in note.answers
+            ]
+            return StreamDetail(
+                status=self._describe(record),
+                signals=record.signals,
+                history=[note.point for note in notes],
+                shares=record.list_shares(self.names),
+                snapshots=list(record.snapshots),
+                answers=answers[-LAST_ANSWERS:],
+                events=[ServiceEvent.read(text) for text in self._store.read_events(stream)],
+            )
 
-    def list_streams(self, after: str = "", limit: int = 100) -> Future[list[StreamStatus]]:
-        """Return the streams with names after ``after``, in the order of their names."""
-        return self._read(lambda: self._list_streams(after, limit))
+    def list_streams(self, after: str = "", limit: int = 100) -> list[StreamStatus]:
+        """Return the streams with names after ``after``, in the order of their names, committed or not."""
+        with self._reading():
+            found: list[StreamRecord] = []
+            while True:
+                stored = [StreamRecord.read(text) for text in self._store.list_records(after, limit)]
+                end = stored[-1].stream if len(stored) == limit else None  # beyond it, the store may have more
+                with self._changed:
+                    recent = {} if self._store.shared else self._log.records  # other engines change a shared store, too
+                    newer = {
+                        stream: record
+                        for stream, record in recent.items()
+                        if stream > after and (end is None or stream <= end)
+                    }
+                merged = {record.stream: record for record in stored} | newer
+                found += [merged[stream] for stream in sorted(merged) if merged[stream].health != DELETED]
+                if end is None or len(found) >= limit:  # a page that is not full is the last one
+                    return [self._describe(record) for record in found[:limit]]
+                after = end
 
     def read_overview(self) -> Overview:
         """Return the engine at a glance, without waiting."""
@@ -250,8 +285,6 @@ class Engine:
             left = self._scheduler.clear()
             self._changed.notify_all()
         self._delivery.refuse(left, NotReady("The service has been stopped."))
-        if self._reader is not None:
-            self._reader.shutdown()
         if self._use_threads and started:
             self._compute_thread.join()
             self._committer.stop()
@@ -399,69 +432,14 @@ class Engine:
                 self._computing = []
                 self._changed.notify_all()
 
-    # Reading, which moves no stream.
-
-    def _find(self, stream: str) -> StreamDetail:
-        with self._changed:
-            record = None if self._store.shared else self._log.records.get(stream)
-        if record is None:
-            text = self._store.read_record(stream)
-            record = None if text is None else StreamRecord.read(text)
-        if record is None or record.health == DELETED:
-            raise UnknownStream(f"There is no stream {stream!r}.")
-        notes = [StepNote.read(text) for text in self._store.read_steps(stream)]
-        answers = [
-            {"seq": note.seq, "label": None if kind is None else self.names[kind], "probability": share}
-            for note in notes
-            for kind, share in note.answers
-        ]
-        return StreamDetail(
-            status=self._describe(record),
-            signals=record.signals,
-            history=[note.point for note in notes],
-            shares=record.list_shares(self.names),
-            snapshots=list(record.snapshots),
-            answers=answers[-LAST_ANSWERS:],
-            events=[ServiceEvent.read(text) for text in self._store.read_events(stream)],
-        )
-
-    def _list_streams(self, after: str, limit: int) -> list[StreamStatus]:
-        """Return a page of streams, including those that are answered but not committed yet."""
-        found: list[StreamRecord] = []
-        while True:
-            stored = [StreamRecord.read(text) for text in self._store.list_records(after, limit)]
-            end = stored[-1].stream if len(stored) == limit else None  # beyond it, the store may have more
-            with self._changed:
-                recent = {} if self._store.shared else self._log.records  # other engines change a shared store, too
-                newer = {
-                    stream: record
-                    for stream, record in recent.items()
-                    if stream > after and (end is None or stream <= end)
-                }
-            merged = {record.stream: record for record in stored} | newer
-            found += [merged[stream] for stream in sorted(merged) if merged[stream].health != DELETED]
-            if end is None or len(found) >= limit:  # a page that is not full is the last one
-                return [self._describe(record) for record in found[:limit]]
-            after = end
-
-    def _read(self, function: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(function())
-            except (sqlite3.Error, OSError) as error:
-                future.set_exception(StoreFailed(f"The store cannot be read: {error}."))
-            except Exception as error:
-                future.set_exception(error)
-
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
         if self._phase == "closed":
-            future.set_exception(NotReady("The service has been stopped."))
-        elif self._reader is None:
-            run()
-        else:
-            self._reader.submit(run)
-        return future
+            raise NotReady("The service has been stopped.")
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StoreFailed(f"The store cannot be read: {error}.") from error
 
     def _describe(self, record: StreamRecord) -> StreamStatus:
         with self._changed:

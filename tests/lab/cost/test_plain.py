@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
-from lmr.bench.cost.plain import PlainLMR, PlainTENT, list_plain_loops
+from lab.cost.plain import PlainLMR, PlainTENT, list_plain_loops
 from lmr.models.formats.export import build_transformers_vision
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionConfig, VisionTower

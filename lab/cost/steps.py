@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from lmr.bench.cost.entries import Entry
-from lmr.bench.cost.model import CONTEXT, NOT_CHOSEN, MeasuredModel, assign_colours, build_prototypes
-from lmr.bench.cost.plain import PlainLoop, list_plain_loops
+from lab.cost.entries import Entry
+from lab.cost.plain import PlainLoop, list_plain_loops
+from lmr.bench.cost.model import CONTEXT, MeasuredModel
 from lmr.bench.flops import count_passes_of_image, count_passes_of_prompt
-from lmr.bench.machine import read_available
 from lmr.core.bases.prompts import ContextMethod, ContextTuner
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
@@ -23,7 +23,7 @@ from lmr.core.method import Method, list_arguments
 from lmr.core.passes import Passes, count_passes
 from lmr.core.prediction import Prediction
 from lmr.core.registry import create
-from lmr.core.views.pixel_scale import PixelScale
+from lmr.models.formats.export import build_transformers_vision
 
 ONE_FORWARD = Passes(forwards=1)
 
@@ -73,7 +73,7 @@ class StepFactory:
 
     def __init__(self, model: MeasuredModel, batch_size: int, classes: int) -> None:
         self.model, self.batch_size, self.classes = model, batch_size, classes
-        self._batches: dict[int, tuple[Tensor, Tensor]] = {}
+        self._twin: nn.Module | None = None  # the image tower in transformers, built once
 
     def build(self, entry: Entry) -> CostStep:
         """Return the step of an entry."""
@@ -88,23 +88,9 @@ class StepFactory:
         return self._build_method(entry)
 
     def classifier(self, entry: Entry, count: int) -> ZeroShot:
-        """Return the classes for an entry: its share of the images passes the gate, each colour with its own class."""
-        _, features = self._encode(count)
-        past = entry.count_past(count)
-        target = torch.full((count,), NOT_CHOSEN)
-        target[:past] = torch.unique(assign_colours(count)[:past], return_inverse=True)[1]
-        prototypes = build_prototypes(features, target, self.classes, self.model.logit_scale)
+        """Return the classes for an entry: its share of the images passes the gate."""
         text = self.model.write_prompts(self.classes, whole=entry.whole) if entry.needs_text else None
-        return ZeroShot(
-            self.model.encoder,
-            prototypes,
-            self.model.logit_scale,
-            logit_bias=self.model.logit_bias,
-            input_shape=self.model.input_shape,
-            text=text,
-            reader=self.model.make_reader(),
-            pixels=PixelScale((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
-        )
+        return self.model.make_classifier(count, self.classes, entry.count_past(count), text)
 
     def count_flops(self, step: CostStep, result: StepResult) -> int | None:
         """Return the operations of a step with this result; None where the tower or the passes are not known."""
@@ -127,17 +113,8 @@ class StepFactory:
         """The modules whose outputs are counted; the last norm of the text tower sees every prompt, however encoded."""
         return self.model.encoder, None if self.model.text is None else self.model.text.ln_final
 
-    def _encode(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return images [count, ...] and their unit features, computed once."""
-        if count not in self._batches:
-            images = self.model.draw_images(count)
-            with torch.no_grad():
-                features = F.normalize(self.model.encoder(images).float(), dim=-1)
-            self._batches[count] = images, features
-        return self._batches[count]
-
     def _build_forward(self, entry: Entry) -> CostStep:
-        images, clip = self._encode(self.batch_size)[0], self.classifier(entry, self.batch_size)
+        images, clip = self.model.draw_images(self.batch_size), self.classifier(entry, self.batch_size)
 
         def run() -> StepResult:
             with torch.no_grad():
@@ -163,11 +140,14 @@ class StepFactory:
 
     def _build_plain(self, entry: Entry) -> CostStep:
         """Build the loop of a method on transformers, or a forward of transformers alone."""
-        images, clip = self._encode(self.batch_size)[0], self.classifier(entry, self.batch_size)
+        images, clip = self.model.draw_images(self.batch_size), self.classifier(entry, self.batch_size)
         kind = PlainLoop if entry.method is None else list_plain_loops().get(entry.method.name)
         if kind is None:
             raise LmrError(f"There is no plain loop for {entry.spec}.")
-        loop = kind(self.model.build_twin(), clip.prototypes, clip.logit_scale)
+        if self._twin is None:
+            assert self.model.tower is not None
+            self._twin = build_transformers_vision(self.model.tower)
+        loop = kind(self._twin, clip.prototypes, clip.logit_scale)
 
         def run() -> StepResult:
             logits, info = loop.step(images)
@@ -180,7 +160,7 @@ class StepFactory:
         return CostStep(entry, entry.spec, self.batch_size, trainable, run, loop.reset, passes)
 
     def _build_method(self, entry: Entry) -> CostStep:
-        images, clip = self._encode(self.batch_size)[0], self.classifier(entry, self.batch_size)
+        images, clip = self.model.draw_images(self.batch_size), self.classifier(entry, self.batch_size)
         arguments: dict[str, Any] = {}
         if entry.whole:
             self._require_memory()
@@ -202,7 +182,7 @@ class StepFactory:
     def _build_streams(self, entry: Entry) -> CostStep:
         """Build streams of one image each: all in one batch, or one after the other, each with its own method."""
         count = entry.streams
-        images, clip = self._encode(count)[0], self.classifier(entry, count)
+        images, clip = self.model.draw_images(count), self.classifier(entry, count)
         ids = torch.arange(count)
         together = entry.kind == "streams"
         methods = [create(entry.spec, clip, streams=count)] if together else [create(entry.spec, clip) for _ in ids]
@@ -263,3 +243,11 @@ def estimate_prompt(tokens: int, depth: int, width: int) -> int:
     They are two norms, q, k, v, attention, four of the perceptron, and the sums.
     """
     return tokens * depth * width * 4 * 12
+
+
+def read_available() -> int | None:
+    """Return the bytes that a new process could take without swapping; None where the system does not report it."""
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    return None

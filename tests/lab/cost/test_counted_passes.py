@@ -6,10 +6,10 @@ import pytest
 
 import lmr
 from few_views import FEW
-from lmr.bench.cost.entries import Entry, Kind
+from lab.cost.entries import Entry, Kind
+from lab.cost.steps import CostStep, StepFactory
+from lab.cost.timing import warm_up
 from lmr.bench.cost.model import ModelSource, find_measured_model
-from lmr.bench.cost.steps import CostStep, StepFactory
-from lmr.bench.cost.timing import warm_up
 from lmr.core.card import Tower
 from lmr.core.method import list_arguments
 from lmr.core.passes import Passes, count_passes

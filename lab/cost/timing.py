@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import math
 import statistics
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from lmr.bench.cost.entries import Entry
+from lab.cost.entries import Entry
+from lab.cost.steps import CostStep, StepFactory, StepResult
+from lmr.bench.cost.measure import alternate
 from lmr.bench.cost.model import ModelSource, find_measured_model
-from lmr.bench.cost.steps import CostStep, StepFactory, StepResult
 from lmr.bench.machine import call_fresh, measure_peak
 from lmr.core.errors import LmrError
 from lmr.core.passes import PassCounter, Passes
 from lmr.core.progress import ProgressBar
 from lmr.models.towers.image import VisionConfig
 
-FEWEST, MOST = 3, 30  # rounds when a budget of minutes decides
 _PART = 4  # images in a part that stays in the processor's cache; a whole batch may not
 _LEAST_SECONDS = 0.02  # of products of one size in a round
 _FEW_IMAGES, _FEW_CLASSES = 2, 12  # in the warm-up; of two images one passes a gate that half of them pass
@@ -86,22 +86,13 @@ def warm_up(steps: Sequence[CostStep], classes: int, bar: ProgressBar) -> dict[s
 def take_turns(
     steps: Sequence[CostStep], matrices: MatrixRate | None, rounds: int, bar: ProgressBar
 ) -> dict[str, list[float]]:
-    """Return the seconds of every step. Each round runs each step once; the first of one is the last of the next."""
-    seconds: dict[str, list[float]] = {step.entry.name: [] for step in steps}
-    for turn in range(rounds):
-        start = turn % len(steps)
-        if matrices is not None:
-            matrices.measure()
-        for step in [*steps[start:], *steps[:start]]:
-            bar.describe(f"round {turn + 1} of {rounds}: {step.entry.name}")
-            seconds[step.entry.name].append(_take_step(step)[0])
-            bar.advance()
-    return seconds
+    """Return the seconds of every step; every round begins with the rate of the machine."""
+    timed = {step.entry.name: partial(_time_step, step) for step in steps}
+    return alternate(timed, rounds, bar, (lambda: None) if matrices is None else matrices.measure)
 
 
-def choose_rounds(round_seconds: float, left_seconds: float) -> int:
-    """Return the number of rounds that fit into the remaining time, between FEWEST and MOST."""
-    return max(FEWEST, min(MOST, math.floor(left_seconds / max(round_seconds, 1e-3))))
+def _time_step(step: CostStep) -> float:
+    return _take_step(step)[0]
 
 
 def _count_step(step: CostStep, classes: int) -> StepResult:

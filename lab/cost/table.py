@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmr.bench.cost.entries import Entry
-from lmr.bench.cost.settings import AIMED_MODEL, AIMED_SETTING, AIMS, Aim
+from lab.cost.entries import Entry
+from lab.cost.settings import AIMED_MODEL, AIMED_SETTING, AIMS, Aim
 from lmr.bench.table import format_table
 from lmr.core.files import write_atomically
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
-from lmr.bench.cost.plain import list_plain_loops
-from lmr.bench.cost.settings import STREAMS_METHOD, SWITCHES
+from lab.cost.plain import list_plain_loops
+from lab.cost.settings import STREAMS_METHOD, SWITCHES
+from lmr.bench.cost.measure import make_absolute
 from lmr.core.card import Tower
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
@@ -139,12 +139,6 @@ def list_entries(methods: Sequence[str], batch_size: int, streams: int, kinds: E
         if names.count(name) > 1:
             raise LmrError(f"Name every method once, got {name!r} twice.")
     return entries
-
-
-def make_absolute(spec: str) -> str:
-    """Return the spec of a method in a file with the file's whole path, for a process that starts in another folder."""
-    file, rest = split_address(spec)
-    return spec if file is None else f"{Path(file).absolute()}:{rest}"
 
 
 def _expand(entry: Entry, batch_size: int) -> list[Entry]:
