@@ -24,7 +24,7 @@ test: $(READY)
 
 # Tests on local Ray clusters, which "make test" skips where Ray is not installed. One at a time: a cluster fills the cores.
 test-ray: $(CLUSTERED)
-	$(BIN)/pytest tests/cluster
+	$(BIN)/pytest tests/cluster tests/lab/test_ray_cost.py
 
 docs: $(READY)
 	$(BIN)/mkdocs build --quiet --strict

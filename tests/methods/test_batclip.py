@@ -25,7 +25,7 @@ def follow(
     for images in batches:
         answer, (logits, info) = method.step(images), reference.step(images)
         torch.testing.assert_close(answer.logits, logits, atol=1e-6, rtol=0)
-        assert answer.info.keys() == info.keys() | {"top_class_share"}
+        assert answer.info.keys() == info.keys() | {"finite", "top_class_share"}
         for key, value in info.items():
             assert answer.info[key] == pytest.approx(value, abs=1e-6), key
         infos.append(answer.info)

@@ -171,7 +171,7 @@ def test_augmentation_is_drawn_from_the_seed_and_the_update(tmp_path: Path) -> N
     assert not torch.equal(ends[0], ends[2])
 
 
-def test_images_that_are_no_pictures_are_not_augmented_and_the_log_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_inputs_other_than_rgb_images_are_not_augmented_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
     _, _, images = plain.make_problem()
     method, given = (plain.make_method("rotta(every=5, memory=12, nu=0.5)", SCALE) for _ in range(2))
     given.augment = lambda images, number: images
@@ -179,7 +179,7 @@ def test_images_that_are_no_pictures_are_not_augmented_and_the_log_says_so(caplo
         for batch in images.split(10):
             assert torch.equal(method.step(batch).logits, given.step(batch).logits)
     assert [record.message for record in caplog.records] == [
-        "rotta does not augment: the classifier's images are not pictures of a known scale."
+        "rotta does not augment: the classifier's inputs are not RGB images of a known scale."
     ]
 
 

@@ -118,7 +118,7 @@ class Deep(nn.Module):
 
 @pytest.mark.parametrize(("last", "norms"), [("ln_post", 11), ("norm", 10)])
 def test_norms_of_three_blocks_do_not_adapt(last: str, norms: int) -> None:
-    clip = lmr.ZeroShot(Deep(last).double(), torch.eye(4, dtype=torch.float64), 20.0)
+    clip = lmr.ZeroShot(Deep(last).double(), torch.eye(4, dtype=torch.float64).flip(0), 20.0)
     method = lmr.create("sar", clip)
     assert method.trainable == norms * 8
     names = {norm.name for norm in method.bank.norms}
@@ -130,13 +130,13 @@ def test_norms_of_three_blocks_do_not_adapt(last: str, norms: int) -> None:
 def test_clip_s_tower_adapts_as_many_norms_as_published() -> None:
     """ViT-B/16 has 768 channels and 30,720 parameters that adapt: ln_pre, those of blocks 0 to 8, and ln_post."""
     tower = VisionTower(VisionConfig(resolution=8, patch=4, width=16, heads=2, features=4, hidden=16))
-    method = lmr.create("sar", lmr.ZeroShot(tower, torch.eye(4)))
+    method = lmr.create("sar", lmr.ZeroShot(tower, torch.eye(4).flip(0)))
     assert method.trainable * 768 // 16 == 30_720
 
 
 def test_norms_of_a_fourth_layer_do_not_adapt() -> None:
     tower = nn.Sequential(OrderedDict((f"layer{k}", nn.Sequential(nn.LayerNorm(4))) for k in (3, 4)))
-    method = lmr.create("sar", lmr.ZeroShot(tower, torch.eye(4)))
+    method = lmr.create("sar", lmr.ZeroShot(tower, torch.eye(4).flip(0)))
     assert [norm.name for norm in method.bank.norms] == ["layer3.0"]
 
 

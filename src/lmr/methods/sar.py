@@ -74,7 +74,8 @@ class SAR(NormMethod):
         return {**super().begin(), "running": self.classifier.prototypes.new_zeros(()), "losses": 0}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        return super().ranges(state) | {"running": (0, None), "losses": COUNTS}
+        limit = self.bank.limit
+        return super().ranges(state) | {"running": (0, None), "losses": COUNTS, "moved": (-limit, limit)}
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         gradient, logits, _, certain = self.tower.sum_gradients(images, state["norms"], streams, self._loss)
@@ -85,6 +86,7 @@ class SAR(NormMethod):
         )
         gradient, loss, still = self._differentiate_again(images[certain], uphill, streams.take(certain))
         new = self.optim.descend(state, gradient)
+        new["moved"] = new["norms"]  # checked, not kept: a recovery must not hide a step that is out of range
         counted = still > 0
         running = torch.where(state["losses"] > 0, _KEPT * state["running"] + (1 - _KEPT) * loss, loss)
         running = torch.where(counted, running, state["running"])

@@ -127,7 +127,7 @@ def _read_note(archive: Archive, root: Path) -> ArchiveNote | None:
 
 def _is_downloaded(archive: Archive, root: Path) -> bool:
     note = _read_note(archive, root)
-    return note is not None and note.downloaded
+    return note is not None and note.downloaded is True  # a file decides what is deleted
 
 
 def _is_unpacked(archive: Archive, source: SetSource, root: Path) -> bool:
