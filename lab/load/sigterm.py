@@ -76,5 +76,5 @@ def measure_drain(bench: LoadBench) -> LoadResult:
 def _read_seqs(path: Path) -> dict[str, int]:
     """Return the number of stored requests of each stream."""
     with contextlib.closing(sqlite3.connect(path)) as database:
-        records = [StreamRecord.read(text) for (text,) in database.execute("SELECT record FROM streams")]
+        records = [StreamRecord.from_json(text) for (text,) in database.execute("SELECT record FROM streams")]
     return {record.stream: record.seq for record in records}

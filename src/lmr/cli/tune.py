@@ -13,9 +13,7 @@ unlabelled images in one pass. Several label-free criteria score the answers (en
 consistency under a mild change, soft neighbourhood density, agreement with the frozen model), and a fixed rule
 recommends one entry.
 
-Labels are never used for this. If there are some, --judge reads them afterwards and shows how well each criterion ranks
-the entries, and how far the recommended one is below the best. To resume a run that was stopped, give the same command
-again."""
+Labels are never used. To resume a run that was stopped, give the same command again."""
 
 EXAMPLES = """\
 examples:
@@ -23,13 +21,8 @@ examples:
     lmr tune photos --labels "cat,dog,ship,truck" --over "lr=3e-4,1e-3,3e-3" "delta=0.02,0.03,0.05"
   another method, with CLIP:
     lmr tune photos --labels names.txt --model openai/clip-vit-base-patch16 --method tent --over "lr=1e-4,1e-3"
-  the photographs are in one sub-folder per class: how good was the choice?
-    lmr tune photos --labels "cat,dog,ship,truck" --over "lr=3e-4,1e-3,3e-3" --judge
-  how good the rule is, on the drawings that come with lmr: a few corruptions, or all 15
-    lmr tune tune-pocket-quick --judge
-    lmr tune tune-pocket --judge
   your own values on the streams of a plan:
-    lmr tune photo-quick --method lmr --over "lr=3e-4,1e-3,3e-3" --judge
+    lmr tune photo-quick --method lmr --over "lr=3e-4,1e-3,3e-3"
 
 The order of a folder's images is shuffled, because class sub-folders would otherwise come one after the other;
 --in-order keeps the order of their names, for the frames of a camera.
@@ -47,8 +40,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--method", default="lmr", metavar="SPEC", help="the method whose values are tried (default: %(default)s)")
     add("--over", nargs="+", default=[], metavar="KEY=A,B", help='the values to try, such as "lr=3e-4,1e-3,3e-3": all '
         "combinations, and the method as it is (default for a plan: its methods)")  # fmt: skip
-    add("--judge", action="store_true", help="afterwards, compare with the labels: the class sub-folders of a folder, "
-        "or those of the plan's dataset")  # fmt: skip
     add("--model", metavar="MODEL", help=MODEL_HELP.replace("%(default)s", DEFAULT_MODEL))
     add_prompt_options(parser)
     add("--batch-size", type=int, metavar="N", help="images per step (default: 64, or what the plan says)")
@@ -64,5 +55,5 @@ def run(options: argparse.Namespace) -> None:
     from lmr.apps.tune.sources import open_sources
     from lmr.apps.tune.tune import tune_images
 
-    sources = open_sources(options.sources, **collect_options(options, "sources", "judge", "out"))
-    print(tune_images(sources, options.out, judged=options.judge).describe())
+    sources = open_sources(options.sources, **collect_options(options, "sources", "out"))
+    print(tune_images(sources, options.out).describe())

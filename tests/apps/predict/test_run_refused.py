@@ -386,7 +386,7 @@ def test_a_ruined_state_is_named_as_the_cause(here: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(lmr.Method, "step", spoil)
     summary = predict_images("a", LABELS, state="s", out="o.jsonl", batch_size=2, resume=True)
     assert (summary.images, summary.errors, summary.earlier) == (6, 2, 4)  # those that failed are all of this run
-    assert summary.causes == {ErrorCause.NOT_FINITE: 2}
+    assert summary.tally.causes == {ErrorCause.NOT_FINITE: 2}
     assert summary.complaint == (
         "None of the 2 images could be labelled. The first error: The model's answer to 'a/img4.png' is not a finite "
         "number. The state in 's' is probably damaged; give another --state, or remove the file. Then label them again "

@@ -1,4 +1,4 @@
-"""``lmr tune`` on a folder and on a plan: scores, files, resuming, judging, and what it refuses."""
+"""``lmr tune`` on a folder and on a plan: scores, files, resuming, and what it refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from lmr.bench.plans.plan import read_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.run import run_task
 from lmr.bench.tune.trials import Trials
-from lmr.cli import main
 from lmr.data.pocket_world import CLASSES, draw, list_labels
 
 NAMES = ["red star", "blue ring", "green cross"]
@@ -44,9 +43,9 @@ def open_photos(photos: Path, **options: Any) -> list[Any]:
     return open_sources([photos], **given)
 
 
-def test_a_folder_is_scored_and_judged(photos: Path, tmp_path: Path) -> None:
-    outcome = tune_images(open_photos(photos), tmp_path / "out", judged=True)
-    (result,), (judgement,) = outcome.results, outcome.judgements
+def test_a_folder_is_scored(photos: Path, tmp_path: Path) -> None:
+    outcome = tune_images(open_photos(photos), tmp_path / "out")
+    (result,) = outcome.results
     specs = [entry.spec for entry in result.entries]
     clip = lmr.load("pocket").classifier(NAMES)
     assert specs == [lmr.create(f"lmr(lr={lr})", clip, preset="auto", pace="image").spec for lr in (1e-3, 1e-2)]
@@ -56,8 +55,6 @@ def test_a_folder_is_scored_and_judged(photos: Path, tmp_path: Path) -> None:
     assert stream["recommended"] == specs[result.recommended]
     assert stream["default"] == specs[0]
     assert [one["scores"] for one in stream["entries"]] == result.scores
-    assert [one["accuracy"] for one in stream["entries"]] == list(judgement.accuracies)
-    assert min(judgement.accuracies) > 80  # an order of labels that does not fit the images would be near 33
     rows = list(csv.DictReader((tmp_path / "out" / "scores.csv").read_text().splitlines()))
     assert [row["spec"] for row in rows] == specs
     assert float(rows[1]["entropy"]) == result.scores[1]["entropy"]
@@ -66,21 +63,6 @@ def test_a_folder_is_scored_and_judged(photos: Path, tmp_path: Path) -> None:
     assert "lr=0.001 (default)" in shown
     assert "30 images, 1 more could not be read" in shown
     assert {path.suffix for path in (tmp_path / "out" / "streams").iterdir()} == {".json"}
-
-
-def test_labels_are_not_looked_at_unless_it_judges(photos: Path, tmp_path: Path) -> None:
-    flat = tmp_path / "flat"
-    flat.mkdir()
-    for number, path in enumerate(sorted(photos.rglob("*.png"))[:12]):
-        (flat / f"{number}.png").write_bytes(path.read_bytes())
-    sources = open_photos(flat)
-    outcome = tune_images(sources, tmp_path / "out")
-    assert outcome.judgements == []
-    assert "accuracy" not in outcome.describe()
-    with pytest.raises(lmr.LmrError, match="sub-folder"):
-        tune_images(sources, tmp_path / "judged", judged=True)
-    for name in ("scores.json", "scores.csv"):  # the scores need no labels
-        assert (tmp_path / "judged" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
 
 
 def test_the_same_command_again_resumes(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,27 +144,6 @@ def test_a_damaged_result_is_named(photos: Path, tmp_path: Path) -> None:
         tune_images([source], tmp_path)
 
 
-def test_a_plan_is_judged_by_the_labels_of_its_dataset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = tmp_path / "mine.toml"
-    plan.write_text(
-        'datasets = "pocket-c@5"\ncorruptions = ["fog", "frost"]\nbackbones = "pocket"\nbatch_sizes = 16\nimages = 32\n'
-        'methods = ["lmr", "lmr(lr=1e-2)", "zeroshot"]\n'
-    )
-    assert main(["tune", str(plan), "--judge", "--out", str(tmp_path / "out")]) == 0
-    shown = capsys.readouterr().out
-    assert "pocket-c@5, fog, severity 5, batches of 16, seed 1: 32 images" in shown
-    assert "Means over 2 streams" in shown
-    content = json.loads((tmp_path / "out" / "scores.json").read_text())
-    rows = [run_task(task, tmp_path / "runs") for task in list_tasks([read_plan(plan)])]
-    expected = {(row.domain, row.spec): row.metrics["accuracy"] for row in rows}
-    found = {
-        (stream["source"].split(", ")[1], one["spec"]): one["accuracy"] / 100
-        for stream in content["streams"]
-        for one in stream["entries"]
-    }
-    assert found == pytest.approx(expected)
-
-
 def test_entries_that_study_clean_images(tmp_path: Path) -> None:
     """They are entries beside others, and have what a bench would show them."""
     plan = tmp_path / "mine.toml"
@@ -194,10 +155,11 @@ def test_entries_that_study_clean_images(tmp_path: Path) -> None:
     plain, studying = source.create_methods()
     assert (plain.name, studying.name) == ("tent", "eata")
     assert studying.state["fisher"].abs().max() > 0
-    outcome = tune_images([source], tmp_path / "out", judged=True)
+    (result,) = tune_images([source], tmp_path / "out").results
     rows = [run_task(task, tmp_path / "runs") for task in list_tasks([read_plan(plan)])]
-    expected = [100 * (row.metrics["accuracy"] or 0) for row in rows]
-    assert list(outcome.judgements[0].accuracies) == pytest.approx(expected)
+    truth = source.images.labels  # type: ignore[union-attr]
+    found = [(np.array(entry.labels) == truth).mean() for entry in result.entries]
+    assert found == pytest.approx([row.metrics["accuracy"] for row in rows])
 
 
 def test_values_replace_the_methods_of_a_plan() -> None:

@@ -91,7 +91,7 @@ def test_two_nodes_give_the_bytes_of_one_machine(
     screen = io.StringIO()
     summary = run_ray_predict(cluster[0], plan(tmp_path / "o.jsonl", cams, state=tmp_path / "states"), screen=screen)
     expect_same(tmp_path / "o.jsonl", cams)
-    assert (summary.images, summary.errors, summary.earlier, sum(summary.causes.values())) == (88, 1, 0, 1)
+    assert (summary.images, summary.errors, summary.earlier, sum(summary.tally.causes.values())) == (88, 1, 0, 1)
     assert len(list((tmp_path / "states").glob("*.state"))) == 5
     lines = screen.getvalue().splitlines()
     assert sum(line.startswith("lmr: node ") for line in lines) == 2

@@ -15,9 +15,9 @@ def test_storing_loses_nothing() -> None:
         RunningShare(2.0, 1.0), RunningShare(1.0, 1.0), RunningShare(), 5.5, 77,
     )  # fmt: skip
     stored = record.store()
-    assert StreamRecord.read(stored.content) == record
+    assert StreamRecord.from_json(stored.content) == record
     assert (stored.health, stored.change) == ("watch", 77)
-    assert StepNote.read(NOTE.store()) == NOTE
+    assert StepNote.from_json(NOTE.to_json()) == NOTE
 
 
 def test_shares_are_of_all_images() -> None:

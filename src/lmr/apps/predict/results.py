@@ -9,8 +9,9 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -253,34 +254,74 @@ def _write_all(file: IO[bytes], content: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
+@dataclass
+class RunTally:
+    """The answers of this command, without those of earlier commands."""
+
+    images: int = 0
+    causes: Counter[ErrorCause] = field(default_factory=Counter)
+    first_error: str | None = None
+    watches: Counter[str] = field(default_factory=Counter)  # events of the watch -> streams that had them
+    suited: str = ""  # the values that were chosen for the number of classes
+
+    def add(self, other: RunTally) -> None:
+        """Add the tally of another run."""
+        self.images += other.images
+        self.causes += other.causes
+        self.watches += other.watches
+        self.first_error = self.first_error or other.first_error
+        self.suited = self.suited or other.suited
+
+    def subtract(self, earlier: RunTally) -> RunTally:
+        """Return what was added since an earlier tally of the same run."""
+        watches = self.watches - earlier.watches
+        return replace(self, images=self.images - earlier.images, causes=self.causes - earlier.causes, watches=watches)
+
+
 @dataclass(frozen=True)
 class PredictSummary:
-    """The result of a run. ``images``, ``errors`` and ``counts`` cover the whole output, earlier runs included."""
+    """The result of a run: the answers in the whole output, earlier runs included, and those of this command."""
 
-    images: int
-    errors: int
-    earlier: int  # images that were finished before this run
+    answers: Counter[str | None]  # images per predicted class; those of None have an error
+    tally: RunTally
     seconds: float  # of this run, without loading the model
-    counts: dict[str, int]  # images per predicted class
     out: Path | None
     state: Path | None
-    causes: Mapping[ErrorCause, int] = field(default_factory=dict)  # of the errors of this run
-    first_error: str | None = None  # of this run
     watch: str | None = None  # events of the watch
-    suited: str = ""  # the values that were chosen for the number of classes
+
+    @property
+    def images(self) -> int:
+        """The number of images in the output."""
+        return self.answers.total()
+
+    @property
+    def errors(self) -> int:
+        """The number of images without a label."""
+        return self.answers[None]
+
+    @property
+    def earlier(self) -> int:
+        """The number of images that were finished before this run."""
+        return self.images - self.tally.images
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of images per predicted class."""
+        return {label: count for label, count in self.answers.items() if label is not None}
 
     @property
     def speed(self) -> float:
         """Images per second of this run."""
-        return (self.images - self.earlier) / max(self.seconds, 1e-9)
+        return self.tally.images / max(self.seconds, 1e-9)
 
     @property
     def most_predicted(self) -> tuple[str, float] | None:
         """The class predicted most and its share of the labels; a share near 1 may mean that adaptation collapsed."""
-        if not self.counts:
+        counts = self.counts
+        if not counts:
             return None
-        label = max(self.counts, key=self.counts.__getitem__)
-        return label, self.counts[label] / sum(self.counts.values())
+        label = max(counts, key=counts.__getitem__)
+        return label, counts[label] / sum(counts.values())
 
     @property
     def complaint(self) -> str | None:
@@ -288,12 +329,12 @@ class PredictSummary:
 
         A run that finished without labelling any image must not look successful to a calling script.
         """
-        new, failed = self.images - self.earlier, sum(self.causes.values())
+        new, failed = self.tally.images, self.tally.causes.total()
         if not (new and failed == new) and not (self.images and self.errors == self.images):
             return None
         parts = [f"None of the {new or self.images} images could be labelled."]
-        if self.first_error is not None:
-            parts.append(f"The first error: {self.first_error}")
+        if self.tally.first_error is not None:
+            parts.append(f"The first error: {self.tally.first_error}")
         parts.append(self._advise())
         if self.out is not None:
             parts.append(f"Then label them again with --overwrite; {str(self.out)!r} holds the errors.")
@@ -301,7 +342,7 @@ class PredictSummary:
 
     def _advise(self) -> str:
         """Return what to try when every image failed, by the most frequent cause."""
-        cause = max(self.causes, key=self.causes.__getitem__, default=ErrorCause.UNREADABLE)
+        cause = max(self.tally.causes, key=self.tally.causes.__getitem__, default=ErrorCause.UNREADABLE)
         if cause is ErrorCause.UNREADABLE:
             return "Check that the files are complete images."
         if cause is ErrorCause.NOT_FINITE and self.state is not None:
@@ -315,7 +356,7 @@ class PredictSummary:
         if self.most_predicted is not None:
             label, share = self.most_predicted
             parts.append(f"most predicted {label!r} ({share:.1%})")
-        parts += [self.suited] if self.suited else []
+        parts += [self.tally.suited] if self.tally.suited else []
         parts.append(f"results in {self.out}" if self.out else "results on standard output")
         parts += [f"state in {self.state}"] if self.state else []
         return ", ".join(parts) + (f". {self.watch}" if self.watch else "")

@@ -18,7 +18,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -31,7 +32,7 @@ from lmr.apps.model_options import create_suited, describe_suited, make_classifi
 from lmr.apps.options import AnyPath
 from lmr.apps.predict.budget import choose_switch
 from lmr.apps.predict.options import PredictOptions
-from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, ResultFile, StandardOutput
+from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, ResultFile, RunTally, StandardOutput
 from lmr.core.errors import LmrError
 from lmr.core.files import sync_folder
 from lmr.core.method import Method
@@ -96,17 +97,7 @@ def predict_images(sources: AnyPath | Sequence[AnyPath], options: PredictOptions
             progress.unlink(missing_ok=True)
             progress = None
     return PredictSummary(
-        run.images,
-        run.errors,
-        run.earlier,
-        seconds,
-        dict(run.counts),
-        None if output is None else output.path,
-        progress,
-        dict(run.causes),
-        run.first_error,
-        run.describe_watch(),
-        run.suited,
+        run.answers, run.tally, seconds, None if output is None else output.path, progress, run.describe_watch()
     )
 
 
@@ -129,7 +120,7 @@ class Labeller:
         suited, watch = describe_suited(self.options.method, method), self.options.watch_settings
         watched = method if watch is None else Watched(method, watch)
         run = PredictRun(watched, self.backbone.preprocess, self.options, output, progress)
-        run.suited, run.title = suited, title
+        run.tally.suited, run.title = suited, title
         return run
 
 
@@ -146,15 +137,17 @@ class PredictRun:
     ) -> None:
         self.method, self.preprocess, self.options = method, preprocess, options
         self.output, self.progress = output, progress
-        self.images = self.errors = 0
-        self.earlier = self.saved = 0  # images that an earlier run finished, and those that are saved on the disk
-        self.counts: Counter[str] = Counter()
-        self.causes: Counter[ErrorCause] = Counter()  # of the errors of this run
-        self.first_error: str | None = None  # of this run
+        self.answers: Counter[str | None] = Counter()  # labels in the whole output; None is an error
+        self.tally = RunTally()  # of this run
+        self.saved = 0  # images that are saved on the disk
         self.finished = False
-        self.suited = ""  # the values that were chosen for the number of classes
         self.title: str | None = None  # the name of the output in the progress; its path if there is no title
         self.after_save: Callable[[], None] = lambda: None  # an exception from it ends the run after a whole batch
+
+    @property
+    def images(self) -> int:
+        """The number of images in the output, earlier runs included."""
+        return self.answers.total()
 
     def begin(self) -> None:
         """Save the progress, then empty the output: a run that is killed in between or later can be resumed."""
@@ -203,8 +196,8 @@ class PredictRun:
             raise LmrError(f"The run was started in {folder!r} and its paths are relative to it; resume it there.")
         self.output.open()
         self.output.cut()
-        self._count(line.label for line in finished)
-        self.earlier = self.saved = self.images
+        self.answers.update(line.label for line in finished)
+        self.saved = self.images
         return {(os.path.abspath(line.path), line.frame) for line in finished}
 
     def label(
@@ -228,8 +221,7 @@ class PredictRun:
                 while batch := list(islice(prepared, size)):
                     answers = self.answer(batch)
                     results.append(answers)
-                    self._count(answer.label for answer in answers)
-                    self._note_errors(answers)
+                    self._count(answers)
                     self.finished = not prepared.has_more()
                     self.save()
                     bar.advance(len(answers))
@@ -281,20 +273,19 @@ class PredictRun:
             for row, values in zip(order.tolist(), shares.tolist(), strict=True)
         ]
 
-    def _count(self, labels: Iterable[str | None]) -> None:
-        """Add answers to the summary; a label of None is an error."""
-        for label in labels:
-            self.images += 1
-            if label is None:
-                self.errors += 1
-            else:
-                self.counts[label] += 1
-
-    def _note_errors(self, answers: Iterable[ImageAnswer]) -> None:
+    def _count(self, answers: Sequence[ImageAnswer]) -> None:
+        """Add answers to the summary."""
+        self.answers.update(answer.label for answer in answers)
+        self.tally.images += len(answers)
         for answer in answers:
             if answer.cause is not None:
-                self.causes[answer.cause] += 1
-                self.first_error = self.first_error or answer.error
+                self.tally.causes[answer.cause] += 1
+                self.tally.first_error = self.tally.first_error or answer.error
+
+    def read_tally(self) -> RunTally:
+        """Return a copy of the tally so far; a finished run adds the events of its watch."""
+        watches = Counter([events]) if (events := self.describe_watch()) and self.finished else Counter()
+        return replace(self.tally, causes=Counter(self.tally.causes), watches=watches)
 
     def _note_progress(self) -> dict[str, str]:
         notes = {"images": str(self.images), NAMES_NOTE: json.dumps(self.method.classifier.names)}

@@ -18,13 +18,13 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from lmr.apps.options import AnyPath
 from lmr.apps.predict.options import PredictOptions
-from lmr.apps.predict.results import ErrorCause, FinishedLine, PredictSummary, ResultFile
+from lmr.apps.predict.results import FinishedLine, PredictSummary, ResultFile, RunTally
 from lmr.apps.predict.run import (
     Labeller,
     PredictRun,
@@ -337,42 +337,6 @@ class StreamPlan:
         }
 
 
-@dataclass
-class RunTally:
-    """The answers of this command to the images of all streams, without those of earlier commands."""
-
-    images: int = 0
-    causes: Counter[ErrorCause] = field(default_factory=Counter)
-    first_error: str | None = None
-    watches: Counter[str] = field(default_factory=Counter)  # events of the watch -> streams that had them
-    suited: str = ""
-
-    @classmethod
-    def of(cls, run: PredictRun) -> RunTally:
-        """Return the tally of the run of one stream so far."""
-        watches = Counter([events]) if (events := run.describe_watch()) and run.finished else Counter()
-        return cls(run.images - run.earlier, Counter(run.causes), run.first_error, watches, run.suited)
-
-    def add(self, other: RunTally) -> None:
-        """Add the tally of another run."""
-        self.images += other.images
-        self.causes += other.causes
-        self.watches += other.watches
-        self.first_error = self.first_error or other.first_error
-        self.suited = self.suited or other.suited
-
-    def subtract(self, earlier: RunTally) -> RunTally:
-        """Return what was added since an earlier tally of the same run."""
-        watches = self.watches - earlier.watches
-        return replace(self, images=self.images - earlier.images, causes=self.causes - earlier.causes, watches=watches)
-
-    def describe_watches(self) -> str | None:
-        """Return the events of the watches, with the number of streams that had them."""
-        if not self.watches:
-            return None
-        return " ".join(f"{events} ({count} streams)" for events, count in self.watches.most_common())
-
-
 # Labels the streams that are not finished, puts their answers among the parts and adds to the tally.
 Runner = Callable[[StreamPlan, StreamParts, Sequence[ImageStream], RunTally], None]
 
@@ -416,25 +380,12 @@ def predict_streams(plan: StreamPlan, run: Runner | None = None) -> PredictSumma
             with _explain_continuing(parts, numbers, plan.options.overwrite):
                 (run or run_here)(plan, parts, left, tally)
         seconds = time.perf_counter() - start
-        counts: Counter[str | None] = Counter(line.label for number in numbers for line in parts.read_lines(number))
+        answers = Counter(line.label for number in numbers for line in parts.read_lines(number))
         _keep_states(plan, parts)
         parts.merge(numbers)
         parts.remove()
-    images, errors = counts.total(), counts.pop(None, 0)
-    labels = {label: count for label, count in counts.items() if label is not None}
-    return PredictSummary(
-        images,
-        errors,
-        images - tally.images,
-        seconds,
-        labels,
-        plan.out,
-        plan.state,
-        dict(tally.causes),
-        tally.first_error,
-        tally.describe_watches(),
-        tally.suited,
-    )
+    watch = " ".join(f"{events} ({count} streams)" for events, count in tally.watches.most_common()) or None
+    return PredictSummary(answers, tally, seconds, plan.out, plan.state, watch)
 
 
 def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], tally: RunTally) -> None:
@@ -449,9 +400,9 @@ def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], 
             )
             run = label_stream(labeller, stream, files)
             parts.finish(number, plan.state is not None)
-            tally.add(RunTally.of(run))
+            tally.add(run.read_tally())
             done += 1
-            speed = (run.images - run.earlier) / max(time.perf_counter() - started, 1e-9)
+            speed = run.tally.images / max(time.perf_counter() - started, 1e-9)
             where = f"shard {shard.number + 1}  " if len(shards) > 1 else ""
             print(
                 f"lmr: [{done}/{len(left)}] {where}{stream.name}: {run.images} images, {speed:.1f} images/s",

@@ -14,7 +14,6 @@ from typing import Any
 
 from lmr.bench.table import format_table
 from lmr.bench.tune.criteria import RULE, recommend
-from lmr.bench.tune.judge import POOR, StreamJudgement, check_aims, summarise_choosers
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 from lmr.core.spec import parse_spec
@@ -82,13 +81,12 @@ def hide_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def format_result(result: TuneResult, judgement: StreamJudgement | None = None) -> str:
+def format_result(result: TuneResult) -> str:
     """Return the scores of all entries on one stream, the recommended one marked, and its spec."""
     names = list(result.scores[0])
-    rows = [["", "entry", *names, *(["accuracy"] if judgement else [])]]
+    rows = [["", "entry", *names]]
     for number, (label, scores) in enumerate(zip(name_entries(result), result.scores, strict=True)):
-        row = [">" if number == result.recommended else "", label, *(_show(scores[name], 4) for name in names)]
-        rows.append(row + ([_show(judgement.accuracies[number], 1)] if judgement else []))
+        rows.append([">" if number == result.recommended else "", label, *(show(scores[name], 4) for name in names)])
     unreadable = f", {result.unreadable} more could not be read" if result.unreadable else ""
     return "\n".join(
         [
@@ -102,12 +100,11 @@ def format_result(result: TuneResult, judgement: StreamJudgement | None = None) 
     )
 
 
-def describe_result(result: TuneResult, judgement: StreamJudgement | None = None) -> dict[str, Any]:
+def describe_result(result: TuneResult) -> dict[str, Any]:
     """Return a result in plain values, for files."""
     labels = name_entries(result)
     entries = [
         {"entry": label, "spec": one.spec, "recommended": number == result.recommended, "scores": one.scores}
-        | ({"accuracy": judgement.accuracies[number]} if judgement else {})
         for number, (label, one) in enumerate(zip(labels, result.entries, strict=True))
     ]
     return {
@@ -118,26 +115,6 @@ def describe_result(result: TuneResult, judgement: StreamJudgement | None = None
         "default": result.entries[0].spec,
         "entries": entries,
     }
-
-
-def format_judgement(judgements: Sequence[StreamJudgement]) -> str:
-    """Return one line for every criterion, the rule and the default, and whether the rule reaches its aims."""
-    lines = summarise_choosers(judgements)
-    poor = sum(one.is_poor for one in judgements)
-    good = len(judgements) - poor
-    rows = [["chosen by", "Spearman", "Kendall", "regret", "worst", f"regret, poor ({poor})", f"lost, good ({good})"]]
-    rows += [
-        [line.chooser, *(_show(value, 2) for value in (line.spearman, line.kendall, line.regret))]
-        + [_show(value, 2) for value in (line.worst, line.poor, line.lost)]
-        for line in lines
-    ]
-    notes = [
-        f"Means over {len(judgements)} streams. Spearman, Kendall: rank correlation with accuracy. Regret: points",
-        f"below the best entry. Poor: streams whose default is more than {POOR:g} point below the best. Good: the",
-        "others, with what is lost against the default.",
-        *(f"{'Reached' if reached else 'Missed'}: {aim}." for aim, reached in check_aims(lines).items()),
-    ]
-    return "\n".join([format_table(rows), "", *notes])
 
 
 def format_csv(described: Sequence[Mapping[str, Any]]) -> str:
@@ -170,5 +147,6 @@ def name_entries(result: TuneResult) -> list[str]:
     return labels
 
 
-def _show(value: float, digits: int) -> str:
+def show(value: float, digits: int) -> str:
+    """Return a number with this many decimals, or "-" for NaN."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lmr.apps.model_options import choose_prompts, create_suited, make_classifier, read_labels
 from lmr.apps.options import AnyPath, ModelOptions, Prompts
@@ -25,8 +23,7 @@ from lmr.bench.running.run import create_method, fit_source
 from lmr.bench.tune.trials import TrialBatch, list_entries
 from lmr.core.errors import LmrError
 from lmr.core.registry import load_method_file, split_address
-from lmr.data.labelled import list_labelled
-from lmr.data.streams import shuffle_places
+from lmr.data.streams import Stream, shuffle_places
 from lmr.images.files import UnreadableImage, list_images, open_image
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.version import RESULTS_VERSION
@@ -39,8 +36,7 @@ TUNE_VERSION = 1  # of what scores mean; finished scores of another one are meas
 class TuneSource:
     """Unlabelled images and the entries to try on them, the default first.
 
-    ``key`` is a hash of everything that decides the scores. ``find_labels`` returns the class of every image, for
-    judging afterwards; it raises LmrError where there are none.
+    ``key`` is a hash of everything that decides the scores; ``images`` are the stream of a plan, or the files.
     """
 
     name: str
@@ -48,7 +44,7 @@ class TuneSource:
     count: int
     create_methods: Callable[[], list[AnyMethod]]
     read: Callable[[int], Iterator[TrialBatch]]
-    find_labels: Callable[[], NDArray[np.int64]]
+    images: Stream | list[Path]
 
 
 def open_sources(
@@ -154,7 +150,7 @@ def _open_stream(tasks: Sequence[Task]) -> TuneSource:
     parts = [first.dataset, first.domain, *([f"severity {first.severity}"] if first.severity else [])]
     parts += [f"batches of {first.batch_size}", f"seed {first.seed}"]
     key = make_key([task.run for task in tasks])
-    return TuneSource(", ".join(parts), key, stream.count, create_methods, read, lambda: stream.labels)
+    return TuneSource(", ".join(parts), key, stream.count, create_methods, read, stream)
 
 
 def open_folder(
@@ -206,7 +202,7 @@ def open_folder(
     facts = [list(map(_describe_file, paths)), specs, digest, batch_size, classifier.fingerprint, RESULTS_VERSION]
     name = os.fspath(sources[0]) if len(sources) == 1 else f"{len(sources)} sources"
     key = make_key([json.dumps(facts), json.dumps(options.note())])
-    return TuneSource(name, key, len(paths), create_methods, read, lambda: _find_labels(sources, names, paths))
+    return TuneSource(name, key, len(paths), create_methods, read, paths)
 
 
 def make_key(parts: Sequence[str]) -> str:
@@ -229,17 +225,3 @@ def _describe_file(path: Path) -> list[str]:
     except OSError:
         return [os.path.abspath(path)]
     return [os.path.abspath(path), str(facts.st_size), str(facts.st_mtime_ns)]
-
-
-def _find_labels(sources: Sequence[AnyPath], names: Sequence[str], paths: Sequence[Path]) -> NDArray[np.int64]:
-    """Return the classes of the images, from the sub-folders they are in."""
-    known: dict[str, int] = {}
-    for source in sources:
-        labelled = list_labelled(source, names)
-        known |= {os.path.abspath(path): label for path, label in zip(labelled.paths, labelled.labels, strict=True)}
-    if missing := [path for path in paths if os.path.abspath(path) not in known]:
-        raise LmrError(
-            f"Cannot judge: {str(missing[0])!r} is in no sub-folder that is named after a class; put the images of "
-            "each class into a sub-folder, or leave --judge out."
-        )
-    return np.array([known[os.path.abspath(path)] for path in paths], np.int64)

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.results import RunTally
 from lmr.apps.predict.run import Labeller, PredictRun
-from lmr.apps.predict.streams import ImageStream, RunTally, StreamFiles, label_stream
+from lmr.apps.predict.streams import ImageStream, StreamFiles, label_stream
 from lmr.bench.running.run import Stop
 from lmr.cluster.nodes import describe_mismatch, digest_method, read_free_memory
 from lmr.cluster.pool_actor import PoolActor, UnfitNode, is_out_of_memory
@@ -210,7 +211,7 @@ class _Report:
         with open(self.part, "rb") as file:
             file.seek(self.offset)
             content = file.read(run.output.offset - self.offset)
-        tally, state = RunTally.of(run), self.progress.read_bytes()
+        tally, state = run.read_tally(), self.progress.read_bytes()
         progress = PartNews(self.stream.number, self.offset, content, state, tally.subtract(self.told), finished)
         self.actor.add_news(self.stream, run.images, progress)
         self.offset, self.last, self.told = run.output.offset, time.monotonic(), tally

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from lmr.apps.predict.results import PredictSummary
+from lmr.apps.predict.results import PredictSummary, RunTally
 from lmr.apps.predict.run import Labeller
-from lmr.apps.predict.streams import ImageStream, RunTally, StreamParts, StreamPlan, make_shards, predict_streams
+from lmr.apps.predict.streams import ImageStream, StreamParts, StreamPlan, make_shards, predict_streams
 from lmr.cluster.nodes import (
     Node,
     check_nodes,

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lmr.apps.predict.streams import RunTally, Shard, StreamParts, StreamPlan
+from lmr.apps.predict.results import RunTally
+from lmr.apps.predict.streams import Shard, StreamParts, StreamPlan
 from lmr.cluster.actor_pool import ActorPool, PoolWorker
 from lmr.cluster.predicting.predict_actor import (
     LabelSetup,

@@ -7,20 +7,17 @@ and larger frames, up to a limit, and one that was away continues after the fram
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import time
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import asdict
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
+from pydantic_core import to_json
 
 from lmr.service.app.errors import HttpProblem, document_errors
 from lmr.service.app.request import read_number
 from lmr.service.app.service import LiveService, find_service
-from lmr.service.engine.status import ServiceEvent, StreamStatus
 
 router = APIRouter(tags=["service"])
 CLIENTS = 64  # that may listen at once
@@ -58,7 +55,7 @@ async def _send_frames(service: LiveService, last: str | None) -> AsyncIterator[
         after = _find_start(service, last)
         while not service.stopping.is_set():
             frame, after = _make_frame(service, after)
-            text = json.dumps(frame, default=str, allow_nan=False)
+            text = to_json(frame, inf_nan_mode="null", fallback=str).decode()  # JSON has no NaN
             yield format_sse_event(data_str=text, id=f"{service.run_id}-{after or 0}", retry=_RETRY_MS)
             await asyncio.sleep(PAUSE)
     finally:
@@ -74,29 +71,13 @@ def _find_start(service: LiveService, last: str | None) -> int | None:
 
 def _make_frame(service: LiveService, after: int | None) -> tuple[dict[str, Any], int | None]:
     now = service.read_overview()
-    frame: dict[str, Any] = {"run": service.run_id, "time": time.time(), "overview": asdict(now)}
+    frame: dict[str, Any] = {"run": service.run_id, "time": time.time(), "overview": now, "lost": True}
+    frame |= {"events": [], "streams": []}
     if now.state == "loading":
-        return frame | _describe(True, [], []), None
+        return frame, None
     if after is not None:
         changes = service.engine.read_changes(after, FRAME)
         if not changes.lost:
-            return frame | _describe(False, changes.events, changes.streams), changes.upto
+            return frame | {"lost": False, "events": changes.events, "streams": changes.streams}, changes.upto
     upto = service.note_events()  # the recent events are complete up to there; the next frame continues after it
-    return frame | _describe(True, service.recent, []), upto
-
-
-def _describe(lost: bool, events: Iterable[ServiceEvent], streams: Iterable[StreamStatus]) -> dict[str, Any]:
-    return {
-        "lost": lost,
-        "events": [make_plain(asdict(event)) for event in events],
-        "streams": [asdict(status) for status in streams],
-    }
-
-
-def make_plain(value: Any) -> Any:
-    """Return the value with null for numbers that JSON does not have."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: make_plain(item) for key, item in value.items()}
-    return [make_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return frame | {"events": list(service.recent)}, upto

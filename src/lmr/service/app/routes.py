@@ -26,7 +26,7 @@ from lmr.version import __version__
 router = APIRouter()
 STATE_TYPE = "application/octet-stream"
 _SHARE_DIGITS = 6  # of a probability; more are not exact in float32
-_QUEUED = document_errors(400, 401, 404, 409, 429, 503, 504)  # of what waits among the requests of its stream
+_QUEUED = document_errors(400, 401, 404, 409, 429, 503, 504)  # of the routes of streams
 _FRESH = {"Cache-Control": "no-cache"}  # requested again each time, and sent only if it changed
 _FILE = {"type": "string", "format": "binary"}
 Result = TypeVar("Result")
@@ -116,10 +116,10 @@ class LabelsBody(BaseModel):
 
 
 OperatorAction = Literal["reset", "rollback", "pause", "resume", "undo"]
-streams = APIRouter(prefix="/v1/streams", tags=["streams"])
+streams = APIRouter(prefix="/v1/streams", tags=["streams"], responses=_QUEUED)
 
 
-@streams.get("", responses=document_errors(400, 401, 503), summary="List streams with their health")
+@streams.get("", summary="List streams with their health")
 async def list_streams(
     request: Request,
     after: Annotated[str, Query(description="List the streams after this name.", max_length=128)] = "",
@@ -130,13 +130,13 @@ async def list_streams(
     return StreamPage(found, found[-1].stream if len(found) == limit else None)
 
 
-@streams.get("/{stream}", responses=document_errors(400, 401, 404, 503), summary="Show a stream in detail")
+@streams.get("/{stream}", summary="Show a stream in detail")
 async def get_stream(request: Request, stream: StreamName) -> StreamDetail:
     """Return its status, signals of the watch with their history, last answers, snapshots and events."""
     return await run_in_threadpool(find_service(request).engine.find, stream)
 
 
-@streams.delete("/{stream}", responses=_QUEUED, summary="Delete a stream")
+@streams.delete("/{stream}", summary="Delete a stream")
 async def delete_stream(request: Request, stream: StreamName) -> StreamStatus:
     """Delete its state, its kept answers and its events, after the requests that arrived before this one."""
     service = find_service(request)
@@ -146,7 +146,7 @@ async def delete_stream(request: Request, stream: StreamName) -> StreamStatus:
     return status
 
 
-@streams.post("/{stream}:{action}", responses=_QUEUED, summary="Reset, roll back, pause, resume or undo")
+@streams.post("/{stream}:{action}", summary="Reset, roll back, pause, resume or undo")
 async def act_on_stream(request: Request, stream: StreamName, action: OperatorAction) -> StreamStatus:
     """Carry out an action of an operator, after the requests that arrived before this one.
 
@@ -158,7 +158,7 @@ async def act_on_stream(request: Request, stream: StreamName, action: OperatorAc
     return await _wait_for(find_service(request).engine.act(stream, action))
 
 
-@streams.get("/{stream}/frames", responses=document_errors(400, 401, 404), summary="Show the last frames of a stream")
+@streams.get("/{stream}/frames", summary="Show the last frames of a stream")
 async def get_frames(request: Request, stream: StreamName) -> FramesPage:
     """Return small copies of the last frames, oldest first; 404 unless the service runs with --show-frames."""
     frames = find_service(request).frames
@@ -170,7 +170,7 @@ async def get_frames(request: Request, stream: StreamName) -> FramesPage:
 @streams.get(
     "/{stream}/state",
     response_class=Response,
-    responses={200: {"content": {STATE_TYPE: {"schema": _FILE}}}, **_QUEUED},
+    responses={200: {"content": {STATE_TYPE: {"schema": _FILE}}}},
     summary="Download the state of a stream",
 )
 async def get_state(request: Request, stream: StreamName) -> Response:
@@ -182,7 +182,7 @@ async def get_state(request: Request, stream: StreamName) -> Response:
 
 @streams.put(
     "/{stream}/state",
-    responses={**_QUEUED, **document_errors(413, 422)},
+    responses=document_errors(413, 422),
     openapi_extra=_document_body({STATE_TYPE: _FILE}),
     summary="Upload the state of a stream",
 )
@@ -198,7 +198,7 @@ async def put_state(request: Request, stream: StreamName) -> StreamStatus:
 
 @streams.post(
     "/{stream}/labels",
-    responses={**_QUEUED, **document_errors(413, 422)},
+    responses=document_errors(413, 422),
     openapi_extra=_document_body({JSON: LabelsBody.model_json_schema()}),
     summary="Send true labels",
 )

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -19,6 +18,7 @@ from lmr.service.client.errors import (
     StreamNotFound,
     TokenRefused,
 )
+from lmr.service.json_text import find_adapter
 from lmr.service.network import is_loopback
 from lmr.version import __version__
 
@@ -130,7 +130,7 @@ class Connection:
     def parse(self, response: httpx.Response, kind: type[Parsed]) -> Parsed:
         """Return the JSON of a response as ``kind``; a ServiceError if another program listens at the address."""
         try:
-            parsed: Parsed = _make_adapter(cast("Any", kind)).validate_json(response.content)
+            parsed: Parsed = find_adapter(cast("Any", kind)).validate_json(response.content)
             return parsed
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
@@ -166,11 +166,6 @@ class Connection:
         if (status in PASSING and code != NOT_POSSIBLE) or broken:
             return ServiceBusy(f"The service at {self.url} refused for now ({status}): {message}", status, code)
         return ServiceError(f"The service at {self.url} refused the request ({status}): {message}", status, code)
-
-
-@cache
-def _make_adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
-    return pydantic.TypeAdapter(kind)
 
 
 def read_retry_after(value: str | None) -> float | None:

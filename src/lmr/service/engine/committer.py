@@ -243,7 +243,7 @@ class Committer:
         """Publish the stored records of streams whose published record was rolled back."""
         for record in [record for stream, record in self._log.records.items() if stream in streams]:
             text = self._store.read_record(record.stream)
-            stored = StreamRecord(record.stream, health=DELETED) if text is None else StreamRecord.read(text)
+            stored = StreamRecord(record.stream, health=DELETED) if text is None else StreamRecord.from_json(text)
             self._log.publish([], [(record.health, stored)])
 
     def _try_store(self) -> None:

@@ -61,7 +61,7 @@ class KeyTable:
 def replay(request: StepRequest, kept: KeptAnswer) -> StepAnswer:
     """Return the stored answer to a request; KeyReused if it belongs to another body."""
     _check_digest(request, kept.digest)
-    return StepAnswer.from_json(kept.content)
+    return replace(StepAnswer.from_json(kept.content), replayed=True)
 
 
 def _check_digest(request: StepRequest, digest: str) -> None:

@@ -180,10 +180,10 @@ class Engine:
                 record = None if self._store.shared else self._log.records.get(stream)
             if record is None:
                 text = self._store.read_record(stream)
-                record = None if text is None else StreamRecord.read(text)
+                record = None if text is None else StreamRecord.from_json(text)
             if record is None or record.health == DELETED:
                 raise UnknownStream(f"There is no stream {stream!r}.")
-            notes = [StepNote.read(text) for text in self._store.read_steps(stream)]
+            notes = [StepNote.from_json(text) for text in self._store.read_steps(stream)]
             answers = [
                 {"seq": note.seq, "label": None if kind is None else self.names[kind], "probability": share}
                 for note in notes
@@ -196,7 +196,7 @@ class Engine:
                 shares=record.list_shares(self.names),
                 snapshots=list(record.snapshots),
                 answers=answers[-LAST_ANSWERS:],
-                events=[ServiceEvent.read(text) for text in self._store.read_events(stream)],
+                events=[ServiceEvent.from_json(text) for text in self._store.read_events(stream)],
             )
 
     def list_streams(self, after: str = "", limit: int = 100) -> list[StreamStatus]:
@@ -204,7 +204,7 @@ class Engine:
         with self._reading():
             found: list[StreamRecord] = []
             while True:
-                stored = [StreamRecord.read(text) for text in self._store.list_records(after, limit)]
+                stored = [StreamRecord.from_json(text) for text in self._store.list_records(after, limit)]
                 end = stored[-1].stream if len(stored) == limit else None  # beyond it, the store may have more
                 with self._changed:
                     recent = {} if self._store.shared else self._log.records  # other engines change a shared store, too

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any
 
 from lmr.service.engine.status import UNWATCHED, StreamStatus
+from lmr.service.json_text import JsonText
 from lmr.service.store.stored_types import StoredRecord
 
 MEMORY = 256  # labelled images over which the running accuracy is averaged
@@ -32,11 +32,8 @@ class RunningShare:
         return self.hits / self.weight if self.weight else None
 
 
-SHARES = ("right", "compared_right", "frozen_right")  # of a record
-
-
 @dataclass(frozen=True)
-class StreamRecord:
+class StreamRecord(JsonText):
     """One stream. ``seq`` counts its adapting requests, ``images`` the images in them."""
 
     stream: str
@@ -56,19 +53,7 @@ class StreamRecord:
 
     def store(self) -> StoredRecord:
         """Return the record in its stored form."""
-        values = vars(self) | {name: vars(getattr(self, name)) for name in SHARES}  # asdict is slow
-        return StoredRecord(self.health, self.change, json.dumps(values))
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        """Return the record from the text of its stored form."""
-        values = json.loads(text)
-        read = {
-            "predicted": tuple((kind, count) for kind, count in values["predicted"]),
-            "snapshots": tuple(values["snapshots"]),
-            **{name: RunningShare(**values[name]) for name in SHARES},
-        }
-        return cls(**{**values, **read})
+        return StoredRecord(self.health, self.change, self.to_json())
 
     def describe(self, resident: bool, waiting: int) -> StreamStatus:
         """Return the status of the stream."""
@@ -93,7 +78,7 @@ _OF_STATUS = [item.name for item in fields(StreamStatus) if item.name in StreamR
 
 
 @dataclass(frozen=True)
-class StepNote:
+class StepNote(JsonText):
     """The stored summary of one request: its answers, those of the frozen model where known, and the signals."""
 
     seq: int
@@ -103,22 +88,6 @@ class StepNote:
     frozen: dict[int, int]  # position of the answer -> class of the frozen model, where known
     point: dict[str, Any]  # the signals after the request
     labels: tuple[int | None, ...] = ()  # true classes of the answers, None where unknown
-
-    def store(self) -> str:
-        """Return the note in its stored form."""
-        return json.dumps(vars(self))
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        """Return the note from its stored form."""
-        values = json.loads(text)
-        read = {
-            "places": tuple(values["places"]),
-            "answers": tuple((kind, share) for kind, share in values["answers"]),
-            "frozen": {int(place): kind for place, kind in values["frozen"].items()},
-            "labels": tuple(values["labels"]),
-        }
-        return cls(**{**values, **read})
 
 
 def add_labels(record: StreamRecord, note: StepNote, labels: Mapping[int, int]) -> tuple[StreamRecord, StepNote]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from lmr.core.errors import LmrError
+from lmr.service.json_text import JsonText
 
 if TYPE_CHECKING:  # the client reads this module, and needs no torch
     from torch import Tensor
@@ -57,7 +57,7 @@ class ImageResult:
 
 
 @dataclass(frozen=True)
-class StepAnswer:
+class StepAnswer(JsonText):
     """The answer to a request, image by image in the order in which they were sent.
 
     ``seq`` counts the adapting requests of the stream, and ``saved`` says that its state is on the disk. ``adaptation``
@@ -72,17 +72,6 @@ class StepAnswer:
     adaptation: dict[str, Any]
     timing: dict[str, float]
     replayed: bool = False
-
-    def to_json(self) -> str:
-        """Return the text that is stored under the key of the request."""
-        return json.dumps(vars(self) | {"answers": [vars(one) for one in self.answers]})
-
-    @classmethod
-    def from_json(cls, text: str) -> StepAnswer:
-        """Return a stored answer, marked as replayed."""
-        values = json.loads(text)
-        answers = tuple(ImageResult(**{**one, "top": tuple(map(tuple, one["top"]))}) for one in values["answers"])
-        return cls(**{**values, "answers": answers, "replayed": True})
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from lmr.service.engine.requests import StreamAction
+from lmr.service.json_text import JsonText
 from lmr.service.store.stored_types import StoredEvent
 
 EventKind = Literal["health", "operator", "store", "service"]
@@ -45,7 +44,7 @@ class StreamPage:
 
 
 @dataclass(frozen=True)
-class ServiceEvent:
+class ServiceEvent(JsonText):
     """An event for operators. ``stream`` is empty for events of the service itself."""
 
     number: int
@@ -59,12 +58,7 @@ class ServiceEvent:
 
     def store(self) -> StoredEvent:
         """Return the event in its stored form."""
-        return StoredEvent(self.number, self.stream, json.dumps(dataclasses.asdict(self)))
-
-    @classmethod
-    def read(cls, text: str) -> Self:
-        """Return the event from the text of its stored form."""
-        return cls(**json.loads(text))
+        return StoredEvent(self.number, self.stream, self.to_json())
 
 
 @dataclass(frozen=True)

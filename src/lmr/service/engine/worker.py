@@ -149,7 +149,7 @@ class Worker:
         """Make a stream resident: as it is in the store, or in its initial state."""
         claim, row = self.store.claim(job.stream), self._find_row(batch)
         try:
-            resident = None if claim.record is None else self._load(job, row, StreamRecord.read(claim.record))
+            resident = None if claim.record is None else self._load(job, row, StreamRecord.from_json(claim.record))
             if resident is None:
                 self._compute.clear(row)
                 (record,) = self._compute.describe([(row, StreamRecord(job.stream))])
@@ -234,7 +234,7 @@ class Worker:
                 notes[seq] = replace(found, frozen=found.frozen | frozen)
         self._keep_notes(resident, notes)
         kept = [] if request.key is None else [self._keep_answer(request.key, request.digest, given)]
-        change = StreamChange(record.store(), steps={seq: one.store() for seq, one in notes.items()}, answers=kept)
+        change = StreamChange(record.store(), steps={seq: one.to_json() for seq, one in notes.items()}, answers=kept)
         batch.finish(job, given, change)
         batch.steps += answer.stepped
         for event in answer.events:
@@ -290,7 +290,7 @@ class Worker:
         if seq in resident.notes:
             return resident.notes[seq]
         text = self.store.read_step(resident.record.stream, seq)
-        return None if text is None else StepNote.read(text)
+        return None if text is None else StepNote.from_json(text)
 
     def _keep_notes(self, resident: Resident, notes: Mapping[int, StepNote]) -> None:
         """Keep notes that are not in the store yet."""
@@ -373,7 +373,7 @@ class Worker:
         record, note = add_labels(resident.record, note, truth)
         resident.record = record = batch.change(record.health, record)
         self._keep_notes(resident, {note.seq: note})
-        batch.finish(job, record, StreamChange(record.store(), steps={note.seq: note.store()}))
+        batch.finish(job, record, StreamChange(record.store(), steps={note.seq: note.to_json()}))
 
 
 class _CountedRequest:
