@@ -246,9 +246,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 images=0,
                 limit=part.images,
                 root=root,
-                **(
-                    shared | {"reset": "domain" if len(domains) == 1 else "never", "mix": part.mix and len(domains) > 1}
-                ),
+                **(shared | {"reset": "never" if several else "domain", "mix": part.mix and several}),
             )
             stream = first.open_stream(opened)
             first = replace(first, images=stream.count, order_hash=stream.hash)
