@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lab.cost.entries import Entry
 from lab.cost.plain import PlainLoop, list_plain_loops
-from lmr.bench.cost.model import CONTEXT, MeasuredModel
+from lmr.bench.cost.model import CONTEXT, SHORTEST, MeasuredModel
 from lmr.bench.flops import count_passes_of_image, count_passes_of_prompt
 from lmr.core.bases.prompts import ContextMethod, ContextTuner
 from lmr.core.classifier import ZeroShot
@@ -104,7 +104,9 @@ class StepFactory:
             if text is None:
                 return None
             shared = 1 + CONTEXT if entry.learns_context else 0  # all prompts begin with the context
-            tokens = self.model.average if shared else text.config.context if entry.whole else self.model.longest
+            longest = self.model.longest
+            average = (min(SHORTEST, longest) + longest) // 2  # rounded down: such prompts are encoded by length
+            tokens = average if shared else text.config.context if entry.whole else longest
             total += self.classes * count_passes_of_prompt(text.config, tokens, passes, shared=shared)
         return round(total)
 

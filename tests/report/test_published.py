@@ -5,8 +5,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 import lmr
 from lmr.core.spec import parse_spec
 from lmr.report.protocol import find_differences, match_corruption_table, name_backbone, name_prompts
-from lmr.report.published import PATH, find_published, list_table_names, read_number, read_tables
+from lmr.report.published import PATH, find_published, list_numbers, list_table_names, read_number, read_tables
 from lmr.report.traits import expand_spec
 from row_maker import B16, CORRUPTIONS, L14, complete, make_row
 
@@ -36,29 +34,6 @@ AVERAGED = [
     if table["columns"][-1] == "average"
     for row in table["rows"]
 ]
-
-
-@dataclass(frozen=True)
-class PublishedNumber:
-    """One printed number with its table, row, column and protocol."""
-
-    table: str
-    source: str
-    row: str
-    column: str
-    printed: str
-    value: float
-    protocol: dict[str, Any]
-
-
-def list_numbers() -> Iterator[PublishedNumber]:
-    """Yield every printed number with its table, row, column, source and protocol."""
-    for table in read_tables().values():
-        for row in table.rows:
-            for column, printed in row.cells.items():
-                protocol = {**table.describe(column), "batch_size": row.batch_size}
-                value = read_number(printed)
-                yield PublishedNumber(table.name, table.source, row.printed, column, printed, value, protocol)
 
 
 def read_paper_tables() -> dict[str, list[str]]:

@@ -17,7 +17,7 @@ from lmr.bench.running.estimate import PassSeconds, estimate_time, measure_passe
 from lmr.models.towers.architectures import find_architecture
 from lmr.models.towers.image import VisionTower
 
-SECONDS = PassSeconds(prepare=0.5, forward=1.0, backward=2.0, prompt=0.25)
+COST = {"zeroshot": 1.0, "tent": 3.0, "lmr": 4.0}  # forwards
 
 
 def make_tasks(**table: Any) -> list[Task]:
@@ -26,16 +26,18 @@ def make_tasks(**table: Any) -> list[Task]:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """Passes of known times; what was asked for."""
-    found: list[tuple[int, bool]] = []
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Passes of known times and methods of known costs; the batch sizes that were measured."""
+    found: list[int] = []
 
-    def measure(task: Task, count: int, *, text: bool = False) -> PassSeconds:
-        found.append((count, text))
-        return SECONDS if text else PassSeconds(0.5, 1.0, 2.0)
+    def measure(task: Task, count: int) -> PassSeconds:
+        found.append(count)
+        return PassSeconds(0.5, 1.0)
 
     monkeypatch.setattr(module, "measure_passes", measure)
+    monkeypatch.setattr(module, "count_forwards", lambda method, batch_size: COST.get(method.name))
     monkeypatch.setattr(module, "count_cores", lambda: 4)
+    monkeypatch.setattr(module, "_find_embedding_share", lambda classifier: 0.0)
     return found
 
 
@@ -43,29 +45,35 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     ("table", "seconds"),
     [
         ({"methods": "zeroshot"}, 10 * (0.5 + 1)),
-        ({"methods": "tent"}, 10 * (0.5 + 1 + 2)),
-        ({"methods": "lmr"}, 10 * (0.5 + 2 + 2)),  # as if every image passed the gate
-        ({"methods": "lmr(pmr=False)"}, 10 * (0.5 + 1)),
-        ({"methods": "batclip"}, 10 * (0.5 + 1 + 2) + 3 * 10 * 2 * 0.25),  # three batches, ten prompts there and back
+        ({"methods": "lmr"}, 10 * (0.5 + 4)),
         ({"methods": "zeroshot", "recovery": True}, 10 * (0.5 + 2)),
         ({"methods": "zeroshot", "forgetting": 3}, 13 * (0.5 + 1)),
         ({"methods": ["zeroshot", "tent"]}, 10 * (1.5 + 3.5)),
     ],
 )
-def test_passes_are_counted(table: dict[str, Any], seconds: float, asked: list[tuple[int, bool]]) -> None:
+def test_forwards_are_counted(table: dict[str, Any], seconds: float, asked: list[int]) -> None:
     assert estimate_time(make_tasks(**table), workers=1).seconds == pytest.approx(seconds)
 
 
-def test_images_are_embedded_once_for_all_runs_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_embedded_once_for_all_runs_on_them(asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """And in every run for one batch in 16, whose time is measured; but for every pass of a method that needs them."""
-    monkeypatch.setattr(module, "measure_passes", lambda task, count, text=False: PassSeconds(0, 0, 0, 0, embed=1.0))
+    monkeypatch.setattr(module, "_find_embedding_share", lambda classifier: 0.5)
     tasks = make_tasks(methods=["zeroshot", "lmr"], corruptions=["fog", "contrast"], images=32, forgetting=5)
-    assert estimate_time(tasks, workers=1).seconds == 2 * (32 + 5 + 32 / 16)
+    every = 2 * (32 * (1 + 4) + 2 * 5)
+    assert estimate_time(tasks, workers=1).forwards == every - 2 * 32 * 0.5 * 15 / 16
     monkeypatch.setattr(lmr.find_method("lmr"), "needs_images", True)
-    assert estimate_time(tasks, workers=1).seconds == 2 * (32 + 5 + 2 * 32 + 5)
+    assert estimate_time(tasks, workers=1).forwards == every
 
 
-def test_workers_share_the_runs(asked: list[tuple[int, bool]]) -> None:
+def test_the_share_of_embedding_is_that_of_the_tower() -> None:
+    photo = lmr.load("photo").classifier(["cat", "dog"])
+    tower = photo.encoder
+    assert isinstance(tower, VisionTower)
+    blocks = count_blocks(tower).forward / count_image(tower).forward
+    assert module._find_embedding_share(photo) == pytest.approx(1 - blocks)
+
+
+def test_workers_share_the_runs(asked: list[int]) -> None:
     tasks = make_tasks(methods=["zeroshot", "tent", "lmr"])
     two = estimate_time(tasks, workers=2)
     assert (two.workers, two.threads) == (2, 2)
@@ -75,22 +83,18 @@ def test_workers_share_the_runs(asked: list[tuple[int, bool]]) -> None:
         estimate_time(tasks, workers=0)
 
 
-def test_each_batch_size_is_measured_once_and_none_is_large(asked: list[tuple[int, bool]]) -> None:
+def test_each_batch_size_is_measured_once_and_none_is_large(asked: list[int]) -> None:
     estimate_time(make_tasks(methods=["zeroshot", "lmr"], batch_sizes=[1, 64, 200]), workers=1)
-    assert asked == [(1, False), (16, False)]
-    asked.clear()
-    estimate_time(make_tasks(methods=["zeroshot", "batclip"], batch_sizes=[64]), workers=1)
-    assert asked == [(16, False), (16, True)]  # the text tower only where a method needs it
+    assert asked == [1, 16]
 
 
-def test_the_estimate_in_words(asked: list[tuple[int, bool]]) -> None:
-    words = estimate_time(make_tasks(methods=["zeroshot", "batclip"], images=1000), workers=1).describe()
+def test_the_estimate_in_words(asked: list[int]) -> None:
+    words = estimate_time(make_tasks(methods=["zeroshot", "tent"], images=1000), workers=1).describe()
     assert words.splitlines() == [
-        "Runs: 2, 2 methods (zero-shot, BATCLIP), 2,000 images.",
-        "Passes of one image: 2,000 forward, 1,000 backward, and 5,000 of a class prompt.",
-        "Measured with photo, batches of 4, 4 threads: a forward 1000.00 ms, preparing an image 500.00 ms, a prompt "
-        "250.00 ms.",
-        "Estimated time on this machine: about 1.7 h with 1 process.",
+        "Runs: 2, 2 methods (zero-shot, TENT), 2,000 images.",
+        "Cost: 4,000 forwards of one image, backwards and prompts included.",
+        "Measured with photo, batches of 4, 4 threads: a forward 1000.00 ms, preparing an image 500.00 ms.",
+        "Estimated time on this machine: about 83 min with 1 process.",
     ]
 
 
@@ -105,33 +109,29 @@ class Silent(Method):
 
 
 def test_a_method_that_states_no_passes_is_named(
-    tmp_path: Path, own_methods: None, asked: list[tuple[int, bool]]
+    tmp_path: Path, own_methods: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "measure_passes", lambda task, count: PassSeconds(0.5, 1.0))
     (tmp_path / "own.py").write_text(CODE)
     found = estimate_time(make_tasks(methods=["zeroshot", f"{tmp_path / 'own.py'}:silent"]), workers=1)
     assert found.unknown == ("SILENT",)
     assert found.seconds == pytest.approx(15)
-    assert "Not included, as their passes cannot be counted: SILENT." in found.describe()
+    assert "Not included, as their cost cannot be counted: SILENT." in found.describe()
 
 
 def test_real_passes_are_measured() -> None:
-    (task,) = make_tasks(methods="batclip")
-    seconds = measure_passes(task, 4, text=True)
-    assert min(seconds.prepare, seconds.forward, seconds.backward, seconds.prompt) > 0
-    encoder = lmr.load("photo").encoder
-    assert isinstance(encoder, VisionTower)
-    arithmetic = count_blocks(encoder)  # embedding is measured apart
-    assert seconds.embed > 0
-    assert seconds.backward == pytest.approx(seconds.forward * arithmetic.backward / arithmetic.forward)
-    assert measure_passes(task, 4).prompt is None
+    (task,) = make_tasks()
+    assert min(measure_passes(task, 4)) > 0
+    tent, batclip = (estimate_time(make_tasks(methods=name), workers=1) for name in ("tent", "batclip"))
+    assert 10 < tent.forwards < batclip.forwards  # backwards and prompts are counted too
 
 
 def test_a_measurement_uses_the_threads_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     measure = measure_passes
 
-    def watch(task: Task, count: int, *, text: bool = False) -> PassSeconds:
-        found: PassSeconds = measure(task, count, text=text)
+    def watch(task: Task, count: int) -> PassSeconds:
+        found: PassSeconds = measure(task, count)
         seen.append(torch.get_num_threads())
         return found
 

@@ -307,7 +307,7 @@ def test_prompts_of_one_image_are_measured_apart() -> None:
     assert forward.images == gradient.images == 1
     assert (forward.trainable, gradient.trainable) == (0, rows["tpt(views=2)"].trainable)
     model = find_measured_model(ModelSource(random="small"))
-    own = count_text(model.text.config, model.average, shared=1 + 4)
+    own = count_text(model.text.config, (7 + 16) // 2, shared=1 + 4)
     assert forward.flops == 16 * own.forward
     assert gradient.flops == 16 * (own.forward + own.backward)
     (verdict,) = [verdict for verdict in report.tables[0].verdicts if verdict.aim.top == "context"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -18,7 +20,7 @@ def make(**values: object) -> Scheduler:
     return Scheduler(ServiceSettings(**given))  # type: ignore[arg-type]
 
 
-def add(scheduler: Scheduler, stream: str, images: int = 1, now: float = 0.0, deadline: float | None = None) -> Job:
+def add(scheduler: Scheduler, stream: str, images: int = 1, now: float = 0.0, deadline: float = math.inf) -> Job:
     job = Job(stream, None, images, now, deadline)
     scheduler.add(job)
     return job
@@ -159,7 +161,7 @@ class AnyOrder(RuleBasedStateMachine):
         patience=st.one_of(st.none(), st.floats(0.01, 0.2)),
     )
     def arrive(self, stream: str, images: int, patience: float | None) -> None:
-        job = Job(stream, None, images, self.now, None if patience is None else self.now + patience)
+        job = Job(stream, None, images, self.now, math.inf if patience is None else self.now + patience)
         own = sum(one.stream == stream for one in self.waiting)
         room = sum(one.weight for one in self.waiting) + job.weight <= self.settings.queue_images
         if room and own < self.settings.queue_per_stream:
@@ -188,7 +190,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(hurry=st.booleans(), data=st.data())
     def serve(self, hurry: bool, data: st.DataObject) -> None:
         late = self.scheduler.expire(self.now)
-        assert set(late) == {job for job in self.waiting if job.deadline is not None and job.deadline <= self.now}
+        assert set(late) == {job for job in self.waiting if job.deadline <= self.now}
         self.waiting = [job for job in self.waiting if job not in late]
         shut = data.draw(st.sets(st.sampled_from("abcdefgh"), max_size=2))
         limit, due = self.scheduler.limit, self.scheduler.find_next_time()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import get_args
 
 from lmr.service.engine.requests import StreamAction
-from lmr.service.engine.status import ServiceEvent, describe_action, describe_health
+from lmr.service.engine.status import ACTION_MESSAGES, ServiceEvent, describe_health
 from lmr.watch.health import Level
 
 
 def test_every_action_and_health_level_is_a_sentence() -> None:
-    messages = [describe_action(action) for action in get_args(StreamAction)]
+    messages = [ACTION_MESSAGES[action] for action in get_args(StreamAction)]
     messages += [describe_health({"before": "ok", "after": str(level), "alarms": []}) for level in Level]
     assert all(text.endswith(".") for text in messages)
     assert len(set(messages)) == len(messages)

@@ -23,7 +23,7 @@ from lmr.service.app.server import Server
 from lmr.service.app.service import LiveService
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.requests import NotReady, StoreFailed
-from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail
+from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail, StreamStatus
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
 from lmr.service.settings import ServiceSettings
 from page_reader import Tab, open_tab
@@ -138,12 +138,10 @@ def test_streams_are_read_again_if_that_failed(
 ) -> None:
     plain, failures = service.engine.list_streams, [StoreFailed("The store cannot be read."), NotReady("Try again.")]
 
-    def list_streams(after: str = "", limit: int = 100) -> Future[Any]:
-        if not failures:
-            return plain(after, limit)
-        failed: Future[Any] = Future()
-        failed.set_exception(failures.pop())
-        return failed
+    def list_streams(after: str = "", limit: int = 100) -> list[StreamStatus]:
+        if failures:
+            raise failures.pop()
+        return plain(after, limit)
 
     monkeypatch.setattr(service.engine, "list_streams", list_streams)
     with open_tab(browser, service.server.url) as tab:
@@ -155,18 +153,18 @@ def test_streams_are_read_again_if_that_failed(
 def test_stream_that_begins_while_the_others_are_read_stays(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_scripted() as made:
         fill(made, 8)
-        plain, held = made.engine.list_streams, list[Future[Any]]()
+        plain, held = made.engine.list_streams, list[Future[list[StreamStatus]]]()
 
-        def list_streams(after: str = "", limit: int = 100) -> Future[Any]:
+        def list_streams(after: str = "", limit: int = 100) -> list[StreamStatus]:
             held.append(Future())
-            return held[-1]
+            return held[-1].result(60)
 
         monkeypatch.setattr(made.engine, "list_streams", list_streams)
         with open_tab(browser, made.server.url) as tab:
             tab.wait_text("#stream-count", "8, 8 in memory")
             while not held:
                 tab.page.wait_for_timeout(20)
-            before = plain("", 1000).result()
+            before = plain("", 1000)
             made.engine.statuses["cam-new"] = make_status("cam-new", change=9)
             made.engine.overview = replace(made.engine.overview, streams=9, change=9)
             tab.wait_text("#stream-count", "9, 8 in memory")

@@ -116,11 +116,6 @@ class MeasuredModel:
         """Tokens of the longest prompt."""
         return LONGEST if self.text is None else min(LONGEST, self.text.config.context)
 
-    @property
-    def average(self) -> int:
-        """Tokens of a prompt on average, rounded down: the cost of prompts that are encoded by length."""
-        return (min(SHORTEST, self.longest) + self.longest) // 2
-
     def write_prompts(self, classes: int, *, whole: bool = False) -> TextSide | None:
         """Return one prompt for each class; None where there is no text side with gradients.
 

@@ -75,8 +75,24 @@ class MethodEntry:
         return self.spec if self.file is None else f"{self.file}:{self.spec}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """The settings that each run of a part takes over."""
+
+    order: str = "shuffle"
+    concentration: float = 0.1  # of the order "dirichlet": small is strongly imbalanced
+    block: int | None = None  # of the order "classes": images of one class in a row
+    reset: str = "domain"
+    rounds: int = 1  # of a stream through all domains
+    mix: bool = False  # all domains shuffled into one stream
+    forgetting: int = 0  # clean images to classify after the stream
+    recovery: bool = False  # also measure how far zero-shot's errors are undone; adds a forward pass that is not timed
+    dtype: str = "float32"
+    device: str = "cpu"
+
+
 @dataclass(frozen=True)
-class Part:
+class Part(RunSettings):
     """One ``[[runs]]`` table: all combinations of its values are run."""
 
     methods: tuple[MethodEntry, ...]
@@ -88,16 +104,6 @@ class Part:
     batch_sizes: tuple[int, ...] = ()  # none: the one of each method's preset
     seeds: tuple[int, ...] = (1,)
     images: int | None = None  # use only the first ones of each stream
-    order: str = "shuffle"
-    concentration: float = 0.1  # of the order "dirichlet": small is strongly imbalanced
-    block: int | None = None  # of the order "classes": images of one class in a row
-    reset: str = "domain"
-    rounds: int = 1  # of a stream through all domains
-    mix: bool = False  # all domains shuffled into one stream
-    forgetting: int = 0  # clean images to classify after the stream
-    recovery: bool = False  # also measure how far zero-shot's errors are undone; adds a forward pass that is not timed
-    dtype: str = "float32"
-    device: str = "cpu"
     title: str = ""
 
 

@@ -12,12 +12,12 @@ import itertools
 import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from lmr.bench.inputs import describe_backbone, find_clean_dataset, find_dataset, name_clean_set
-from lmr.bench.plans.plan import MethodEntry, Part, Plan
+from lmr.bench.plans.plan import MethodEntry, Part, Plan, RunSettings
 from lmr.bench.plans.prompts import PromptSet
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
@@ -32,8 +32,8 @@ SEPARATOR = "|"
 OWN = ("folder:", "csv:")  # a path follows, which may hold any character
 
 
-@dataclass(frozen=True)
-class Task:
+@dataclass(frozen=True, kw_only=True)
+class Task(RunSettings):
     """One run, as a worker gets it."""
 
     run: str  # content hash
@@ -48,19 +48,9 @@ class Task:
     prompt_facts: dict[str, Any]
     batch_size: int
     seed: int
-    order: str
     order_hash: str
-    concentration: float  # of the order "dirichlet"
-    block: int | None  # of the order "classes"
-    reset: str
-    rounds: int
-    mix: bool
     images: int  # length of the stream
     limit: int | None  # as the plan gives it
-    forgetting: int
-    recovery: bool
-    dtype: str
-    device: str
     root: str | None
     source_images: int = 0  # clean images that the method is fitted on before the stream
 
@@ -137,14 +127,12 @@ class Task:
         )
 
 
-@dataclass(frozen=True)
-class DatasetChoice:
+class DatasetChoice(NamedTuple):
     """The dataset that an item of a plan stands for under one root, or None where the item is left out.
 
     ``message`` tells the user which dataset is used instead; it is empty if the first one is there.
     """
 
-    item: str
     name: str | None
     message: str = ""
 
@@ -203,12 +191,12 @@ def choose_dataset(item: str, root: str | None = None) -> DatasetChoice:
             missing.append(error)
             continue
         if not missing:
-            return DatasetChoice(item, name)
+            return DatasetChoice(name)
         used = f"{name!r} is used instead, {found.count(found.domains[0]):,} images"
-        return DatasetChoice(item, name, _explain_choice(names[0], missing[0], used))
+        return DatasetChoice(name, _explain_choice(names[0], missing[0], used))
     if not optional:
         raise missing[0]
-    return DatasetChoice(item, None, _explain_choice(names[0], missing[0], "it is left out"))
+    return DatasetChoice(None, _explain_choice(names[0], missing[0], "it is left out"))
 
 
 def _explain_choice(name: str, error: MissingData, result: str) -> str:
@@ -233,12 +221,14 @@ def split_datasets(item: str) -> tuple[list[str], bool]:
 
 
 def _expand(part: Part, root: str | None) -> Iterator[Task]:
+    shared = {field.name: getattr(part, field.name) for field in fields(RunSettings)}
     for backbone, dataset, prompts in itertools.product(part.backbones, part.datasets, part.prompts):
         opened = find_dataset(dataset, root)
         if part.forgetting:
             find_clean_dataset(dataset, root)  # fail now, not after the first stream
         streams = itertools.product(_choose_domains(part, opened), part.severities, part.seeds)
         for domains, severity, seed in streams:
+            several = len(domains) > 1
             first = Task(
                 run="",
                 entry=part.methods[0],
@@ -252,20 +242,11 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 prompt_facts=_describe_prompts(prompts, opened.classes),
                 batch_size=1,
                 seed=seed,
-                order=part.order,
                 order_hash="",
-                concentration=part.concentration,
-                block=part.block,
-                reset="domain" if len(domains) == 1 else "never",
-                rounds=part.rounds,
-                mix=part.mix and len(domains) > 1,
                 images=0,
                 limit=part.images,
-                forgetting=part.forgetting,
-                recovery=part.recovery,
-                dtype=part.dtype,
-                device=part.device,
                 root=root,
+                **(shared | {"reset": "never" if several else "domain", "mix": part.mix and several}),
             )
             stream = first.open_stream(opened)
             first = replace(first, images=stream.count, order_hash=stream.hash)
@@ -322,7 +303,7 @@ def _hash(task: Task) -> str:
         "domains": task.domains,
         "severity": task.severity,
         "order": task.order_hash,  # of the images in their order: rounds and limits are in it
-        "order_kind": task.order_facts["kind"],
+        "order_kind": task.order,
         "reset": task.reset,
         "mix": task.mix,
         "images": task.images,

@@ -1,10 +1,9 @@
-"""Estimate how long runs would take on this machine: a few passes are measured, the others are counted.
+"""Estimate how long runs would take on this machine: a forward is measured, the rest is counted.
 
-What a method does with an image is its ``count_passes``, with every image past its gate. A forward of one image is
-measured on the real model in small batches, a backward is that times the ratio of their arithmetic (1 where the tower
-is not one of ours), and so are the prompts of methods that adapt the text tower. Where tokens are kept (``tokens.py``),
-embedding is measured apart from the rest of a forward, and counted once for all runs on the same images. Reading and
-corrupting images, loading models and the work between passes (optimiser, caches) are not counted.
+The cost of a step in forwards is the one that rows hold (``count_forwards``), with every image past the gate. A forward
+and the preparation of an image are measured on the real model in small batches. Where tokens are kept
+(``token_cache.py``), only the first run on the same images embeds all of them. Reading and corrupting images, loading
+models and the work between passes (optimiser, caches) are not counted.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from typing import NamedTuple
 
 import torch
 
-from lmr.bench.flops import count_blocks, count_image
-from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess, strip_watch
+from lmr.bench.flops import count_forwards, count_image
+from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess
 from lmr.bench.machine import count_cores, use_threads
 from lmr.bench.plans.task import Task
 from lmr.bench.running.bench import check_workers, choose_workers
@@ -29,10 +28,9 @@ from lmr.bench.running.run import create_method
 from lmr.bench.running.token_cache import TIMED
 from lmr.bench.running.view import describe_seconds
 from lmr.core.classifier import ZeroShot
-from lmr.core.passes import Passes, count_passes
 from lmr.models.towers.image import VisionTower
 
-MOST_MEASURED = 16  # images or prompts in a measured pass: larger batches hardly cost less per image
+MOST_MEASURED = 16  # images in a measured pass: larger batches hardly cost less per image
 ROUNDS = 3  # after a warm-up; the median counts
 
 
@@ -45,30 +43,21 @@ class MeasuredPass(NamedTuple):
     images: int
 
 
-@dataclass(frozen=True)
-class PassSeconds:
-    """Seconds of one image: to prepare it, forward, backward; and of one class prompt through the text tower.
-
-    Where tokens are kept, ``embed`` are those of embedding it, and ``forward`` those of the rest.
-    """
+class PassSeconds(NamedTuple):
+    """Seconds of one image: to prepare it, and forward."""
 
     prepare: float
     forward: float
-    backward: float
-    prompt: float | None = None  # not measured
-    embed: float = 0.0
 
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """An estimate: the passes of some runs, the measured ones, and the time they would take."""
+    """An estimate: the cost of some runs, the measured passes, and the time they would take."""
 
     runs: int
     images: int  # of all runs
     methods: tuple[str, ...]
-    forwards: float  # of one image through its tower
-    backwards: float
-    prompts: float  # passes of one class prompt through the text tower
+    forwards: float  # of one image; backwards and prompts are counted as forwards
     measured: dict[MeasuredPass, PassSeconds]
     workers: int
     threads: int  # of each worker
@@ -78,19 +67,14 @@ class TimeEstimate:
     def describe(self) -> str:
         """Return the estimate in lines."""
         lines = [f"Runs: {self.runs}, {len(self.methods)} methods ({', '.join(self.methods)}), {self.images:,} images."]
-        texts = f", and {self.prompts:,.0f} of a class prompt" if self.prompts else ""
-        lines.append(f"Passes of one image: {self.forwards:,.0f} forward, {self.backwards:,.0f} backward{texts}.")
+        lines.append(f"Cost: {self.forwards:,.0f} forwards of one image, backwards and prompts included.")
         for (model, _, _, count), seconds in self.measured.items():
-            parts = {
-                "embedding an image": seconds.embed,
-                "a forward": seconds.forward,
-                "preparing an image": seconds.prepare,
-                "a prompt": seconds.prompt,
-            }
-            words = ", ".join(f"{what} {1000 * value:.2f} ms" for what, value in parts.items() if value)
-            lines.append(f"Measured with {model}, batches of {count}, {_count(self.threads, 'thread')}: {words}.")
+            lines.append(
+                f"Measured with {model}, batches of {count}, {_count(self.threads, 'thread')}: a forward "
+                f"{1000 * seconds.forward:.2f} ms, preparing an image {1000 * seconds.prepare:.2f} ms."
+            )
         if self.unknown:
-            lines.append(f"Not included, as their passes cannot be counted: {', '.join(self.unknown)}.")
+            lines.append(f"Not included, as their cost cannot be counted: {', '.join(self.unknown)}.")
         processes = _count(self.workers, "process", "processes")
         return "\n".join(
             [*lines, f"Estimated time on this machine: {describe_seconds(self.seconds)} with {processes}."]
@@ -124,47 +108,37 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
     measured: dict[MeasuredPass, PassSeconds] = {}
     labels: dict[str, None] = {}
     unknown: dict[str, None] = {}
-    forwards = backwards = prompts = 0.0
-    work = []
-    known: dict[tuple[str, ...], tuple[Passes | None, bool]] = {}
+    forwards, work = 0.0, []
+    known: dict[tuple[str, ...], tuple[float | None, bool]] = {}
     begun: set[tuple[str, ...]] = set()  # groups whose images are embedded
     with use_threads(threads):
         for task in sorted(tasks, key=_identify_classifier):  # a process holds one classifier at a time
             classifier = _load(task)
-            key = (*_identify_classifier(task), task.entry.address)
+            key = (*_identify_classifier(task), task.entry.address, str(task.batch_size))
             if key not in known:
                 method = create_method(task.entry, classifier)
-                known[key] = count_passes(strip_watch(method)), method.needs_images
-            passes, needs_images = known[key]
+                known[key] = count_forwards(method, task.batch_size), method.needs_images
+            each, needs_images = known[key]
             labels[task.entry.label] = None
-            if passes is None:
+            if each is None:
                 unknown[task.entry.label] = None
                 continue
-            own = _count_task(task, passes, classifier.classes)
-            size = min(task.batch_size, MOST_MEASURED)
-            place = MeasuredPass(task.backbone, task.dtype, task.device, size)
-            seconds = measured.get(place)
-            if seconds is None or (own.text_forwards and seconds.prompt is None):
-                seconds = measure_passes(task, size, text=bool(own.text_forwards))
-                measured[place] = seconds
-            forwards, backwards = forwards + own.forwards, backwards + own.backwards
-            texts = own.text_forwards + own.text_backwards
-            prompts += texts
-            work.append(
-                (task.images + task.forgetting + task.source_images) * seconds.prepare
-                + own.forwards * seconds.forward
-                + seconds.embed * (own.forwards if needs_images else _count_embeddings(task, task.group in begun))
-                + own.backwards * seconds.backward
-                + texts * (seconds.prompt or 0.0)
-            )
-            begun |= set() if needs_images else {task.group}
+            place = MeasuredPass(task.backbone, task.dtype, task.device, min(task.batch_size, MOST_MEASURED))
+            if place not in measured:
+                measured[place] = measure_passes(task, place.images)
+            if not needs_images and classifier.keeps_tokens:
+                each -= _find_embedding_share(classifier) * (1 - 1 / TIMED) * (task.group in begun)
+                begun.add(task.group)
+            # A source image also has a backward, which counts as a forward here.
+            own = task.images * (each + task.recovery) + task.forgetting + 2 * task.source_images
+            prepared = task.images + task.forgetting + task.source_images
+            work.append(prepared * measured[place].prepare + own * measured[place].forward)
+            forwards += own
     return TimeEstimate(
         runs=len(tasks),
         images=sum(task.images for task in tasks),
         methods=tuple(labels),
         forwards=forwards,
-        backwards=backwards,
-        prompts=prompts,
         measured=measured,
         workers=min(workers, len(tasks)),
         threads=threads,
@@ -173,21 +147,10 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
     )
 
 
-def _count_task(task: Task, passes: Passes, classes: int) -> Passes:
-    """Return the passes of a whole run: of single images, and of single prompts."""
-    prompts = classes * -(-task.images // task.batch_size)  # at every batch
-    more = task.forgetting + task.source_images + (task.images if task.recovery else 0)
-    return Passes(
-        forwards=task.images * passes.forwards + more,
-        backwards=task.images * passes.backwards + task.source_images,
-        text_forwards=prompts * passes.text_forwards,
-        text_backwards=prompts * passes.text_backwards,
-    )
-
-
-def _count_embeddings(task: Task, kept: bool) -> float:
-    """Return the images of a run that are embedded: all, or those that are timed where a run before kept tokens."""
-    return task.images / TIMED if kept else task.images + task.forgetting
+def _find_embedding_share(classifier: ZeroShot) -> float:
+    """Return the share of a forward that embeds the image, by arithmetic."""
+    tower = classifier.encoder
+    return 2 * tower.count_embedding() / count_image(tower).forward if isinstance(tower, VisionTower) else 0.0
 
 
 def _identify_classifier(task: Task) -> tuple[str, ...]:
@@ -199,26 +162,15 @@ def _load(task: Task) -> ZeroShot:
     return load_classifier(task.backbone, task.dtype, task.device, classes, task.prompts.templates)
 
 
-def measure_passes(task: Task, count: int, *, text: bool = False) -> PassSeconds:
-    """Measure single passes of a task's model, on ``count`` of its images; with ``text``, of its prompts too."""
+def measure_passes(task: Task, count: int) -> PassSeconds:
+    """Measure single passes of a task's model, on ``count`` of its images."""
     dataset, classifier = find_dataset(task.dataset, task.root), _load(task)
     backbone = load_backbone(task.backbone, task.dtype, task.device)
     count = min(count, dataset.count(task.domains[0]))
     arrays = dataset.read(task.domains[0], task.severity, range(count))
     images = preprocess(backbone, arrays, classifier.device)
-    ratio = 1.0
-    if isinstance(backbone.encoder, VisionTower):
-        arithmetic = (count_blocks if classifier.keeps_tokens else count_image)(backbone.encoder)
-        ratio = arithmetic.backward / arithmetic.forward
-    embed = _time(lambda: classifier.embed(images)) / count if classifier.keeps_tokens else 0.0
-    embedded = classifier.embed(images)
-    forward = _time(lambda: classifier.features(embedded)) / count
-    prompt, side = 0.0 if text else None, classifier.text
-    if text and side is not None:
-        part = slice(0, min(MOST_MEASURED, classifier.classes))
-        prompt = _time(lambda: side.prototypes(part)) / part.stop
     prepare = _time(lambda: preprocess(backbone, arrays, classifier.device)) / count
-    return PassSeconds(prepare, forward, ratio * forward, prompt, embed)
+    return PassSeconds(prepare, _time(lambda: classifier.features(images)) / count)
 
 
 @torch.no_grad()

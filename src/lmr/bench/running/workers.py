@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -149,11 +149,9 @@ class WorkerPool:
                 message = f"Its process {explain_exit(worker.process.exitcode)}."
                 yield Event("failed", number, worker.task, message=message)
             return
-        assert worker.task is not None
-        task = worker.task
         if event.kind in ("done", "failed"):
             worker.task = None
-        yield Event(event.kind, number, task, event.images, event.message, event.details, event.row)
+        yield replace(event, worker=number)
 
 
 def _find_context() -> ForkServerContext | SpawnContext:

@@ -60,11 +60,19 @@ class InferenceOutput(BaseModel):
     parameters: dict[str, Any] = Field(default_factory=dict)
 
 
+class InferenceParameters(BaseModel):
+    """Parameters of a request; others are ignored. The stream is ``sequence_id``."""
+
+    sequence_id: str | int | None = None
+    mode: RequestMode = "adapt"
+    binary_data_output: bool = False
+
+
 class InferenceRequest(BaseModel):
-    """A request of the inference protocol. The stream is ``parameters.sequence_id``."""
+    """A request of the inference protocol."""
 
     id: str = ""
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: InferenceParameters = Field(default_factory=InferenceParameters)
     inputs: Annotated[list[InferenceInput], FailFast()] = Field(max_length=MOST_TENSORS)
     outputs: Annotated[list[InferenceOutput], FailFast()] = Field(default_factory=list, max_length=MOST_TENSORS)
 
@@ -178,24 +186,13 @@ def _read_step(body: bytes, head_length: str | None, service: LiveService) -> In
         raise _refuse(f"Expected an Inference-Header-Content-Length from 0 to {len(body)}, got {came!r}.")
     query = read_json_body(InferenceRequest, body[:length], "a request of the inference protocol")
     files = _read_files(query, body[length:], service.settings.max_images)
-    named = query.parameters.get("sequence_id")
-    stream = check_stream(DEFAULT_STREAM if named in (None, 0, "") else str(named))
-    return InferenceStep(
-        stream, files, len(service.engine.names), _read_mode(query), query.id, _read_outputs(query)
-    )  # fmt: skip
-
-
-def _read_mode(query: InferenceRequest) -> RequestMode:
-    named = query.parameters.get("mode", "adapt")
-    if named == "adapt":
-        return "adapt"
-    if named == "answer":
-        return "answer"
-    raise _refuse(f"Expected 'adapt' or 'answer' as parameters.mode, got {shorten(repr(named))}.")
+    stream = check_stream(str(query.parameters.sequence_id or DEFAULT_STREAM))
+    mode, classes = query.parameters.mode, len(service.engine.names)
+    return InferenceStep(stream, files, classes, mode, query.id, _read_outputs(query))
 
 
 def _read_outputs(query: InferenceRequest) -> dict[str, bool]:
-    default = bool(query.parameters.get("binary_data_output", False))
+    default = query.parameters.binary_data_output
     requested = {output.name: bool(output.parameters.get("binary_data", default)) for output in query.outputs}
     known = (LABEL, PROBABILITIES)
     if unknown := requested.keys() - set(known):

@@ -242,7 +242,8 @@ class CameraFeed:
     def _send(self, position: CameraPosition, frames: Sequence[CameraFrame]) -> CameraPosition:
         position = position.announce([frame.name for frame in frames])
         self._keep(position)
-        images = [frame.image if isinstance(frame.image, Path) else self._encode(frame.image) for frame in frames]
+        lossless = self.options.lossless  # the client sends pixels as PNG
+        images = [one.image if lossless or isinstance(one.image, Path) else _encode(one.image) for one in frames]
         answered = len(frames)
         try:
             answer = self.client.step(self.stream, images, mode=self.options.mode, key=position.key)
@@ -262,17 +263,6 @@ class CameraFeed:
         self._keep(position)
         return position
 
-    def _encode(self, pixels: NDArray[np.uint8]) -> bytes:
-        """Encode pixels, always as the same bytes, so that a request can be sent again after a restart."""
-        from PIL import Image
-
-        file, image = io.BytesIO(), Image.fromarray(pixels)
-        if self.options.lossless:
-            image.save(file, "PNG", compress_level=1)
-        else:
-            image.save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)
-        return file.getvalue()
-
     def _keep(self, position: CameraPosition) -> None:
         if self.options.position is not None:
             write_position(Path(self.options.position), position)
@@ -284,6 +274,15 @@ class CameraFeed:
             facts = {"frame": frame.name, "seq": answer.seq, "label": one.label, "probability": one.probability}
             self.out.write(json.dumps({**facts, "error": one.error} if one.error else facts) + "\n")
         self.out.flush()
+
+
+def _encode(pixels: NDArray[np.uint8]) -> bytes:
+    """Encode pixels as JPEG, always as the same bytes, so that a request can be sent again after a restart."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)
+    return file.getvalue()
 
 
 def _take_pending(frames: Iterator[CameraFrame | None], pending: Sequence[str]) -> Iterator[CameraFrame]:

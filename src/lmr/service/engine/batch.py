@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -23,7 +24,7 @@ class Job:
     task: Any  # a StepRequest or a StreamTask
     images: int
     arrived: float
-    deadline: float | None = None
+    deadline: float = math.inf
     overloaded: bool = False  # accepted beyond the queue limit, to be answered without adapting
     future: Future[Any] = field(default_factory=Future)
     number: int = 0  # in the order of arrival

@@ -82,7 +82,7 @@ class Scheduler:
 
     def expire(self, now: float) -> list[Job]:
         """Remove and return the jobs whose deadline has passed."""
-        late = [job for job in self if job.deadline is not None and job.deadline <= now]
+        late = [job for job in self if job.deadline <= now]
         for job in late:
             self.drop(job)
         return late
@@ -124,7 +124,7 @@ class Scheduler:
 
     def find_next_time(self) -> float | None:
         """Return the time at which a batch is due or a deadline passes; None if nothing is queued."""
-        times = [job.deadline for job in self if job.deadline is not None]
+        times = [job.deadline for job in self]
         times += [queue[0].arrived + self.settings.max_wait_ms / 1000 for queue in self._queues.values()]
         return min(times, default=None)
 

@@ -112,7 +112,7 @@ class Changes:
     lost: bool = False
 
 
-_ACTIONS: dict[StreamAction, str] = {
+ACTION_MESSAGES: dict[StreamAction, str] = {  # of the event of an operator's action
     "reset": "An operator reset the stream to its initial state.",
     "rollback": "An operator rolled the stream back to a snapshot.",
     "pause": "An operator paused adaptation; the stream is answered with its present state.",
@@ -128,11 +128,6 @@ _RUNGS = {
     "reset": "The alarm was confirmed; the stream was reset to its initial state and rests for a while.",
     "quarantined": "The stream failed repeatedly; it is answered as zero-shot until an operator resumes it.",
 }
-
-
-def describe_action(action: StreamAction) -> str:
-    """Return the message of the event of an operator's action."""
-    return _ACTIONS[action]
 
 
 def describe_health(event: Mapping[str, Any]) -> str:

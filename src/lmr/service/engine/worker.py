@@ -31,7 +31,7 @@ from lmr.service.engine.requests import (
     UnknownStream,
 )
 from lmr.service.engine.residents import Resident, Residents
-from lmr.service.engine.status import describe_action, describe_health
+from lmr.service.engine.status import ACTION_MESSAGES, describe_health
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import MOST_STEPS
 from lmr.service.store.store_interface import StateStore
@@ -325,7 +325,7 @@ class Worker:
         self._compute.act(resident.row, action)
         if action == "reset":
             resident.waiting = []
-        self._finish_task(job, resident, describe_action(action), batch)
+        self._finish_task(job, resident, ACTION_MESSAGES[action], batch)
 
     def _write_state(self, job: Job, resident: Resident, batch: Batch) -> None:
         try:
@@ -352,7 +352,7 @@ class Worker:
         resident.waiting, resident.written, resident.notes, resident.changed = [], {}, {}, False
         deleted = batch.change(before.health, replace(before, health=DELETED, adapts=False))
         batch.finish(job, deleted, StreamChange(fresh=True))
-        batch.add_event(job.stream, "operator", (before.health, DELETED), describe_action("delete"), {})
+        batch.add_event(job.stream, "operator", (before.health, DELETED), ACTION_MESSAGES["delete"], {})
 
     def _add_labels(self, job: Job, resident: Resident, batch: Batch) -> None:
         task: StreamTask = job.task
