@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import checkpoint_maker as maker
 import lmr
 from lmr.apps import reproduce as module
+from lmr.bench.flops import count_image
 from lmr.bench.plans.plan import Plan, list_plans, read_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.bench import BenchResult, Failure
@@ -103,12 +105,17 @@ def shortened(monkeypatch: pytest.MonkeyPatch, small_clip: str) -> None:
 
 
 def test_the_quick_form_says_what_it_takes_and_shows_the_published_numbers(
-    tmp_path: Path, shortened: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, shortened: None, small_clip: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["cifar10-c", "--quick", "--out", str(tmp_path / "runs"), "--root", str(tmp_path), "--workers", "1"]
     assert run_command(*words, "--dry-run") is None
     first = capsys.readouterr()
-    assert "Runs: 4, 2 methods (zero-shot, LMR), 80 images.\nPasses of one image: 120 forward, 40 backward" in first.out
+    assert "Runs: 4, 2 methods (zero-shot, LMR), 80 images.\n" in first.out
+    one = count_image(lmr.load(small_clip).encoder)  # ten classes add next to nothing
+    backward = one.backward / one.forward
+    cost = re.search(r"Cost: (\d+) forwards of one image", first.out)
+    assert cost is not None
+    assert int(cost[1]) == pytest.approx(40 + 40 * (2 + backward), rel=0.01)
     assert "Estimated time on this machine: about " in first.out
     assert "'photo-c' is used instead" in first.err
     assert not (tmp_path / "runs").exists()
