@@ -134,7 +134,7 @@ def test_the_page_shows_the_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(f"{address}/#{BROKEN}")
-        page.wait_for_function(f"document.querySelector('#stream-count').textContent.includes('{len(SCRIPTS)}')")
+        playwright.expect(page.locator("#stream-count")).to_contain_text(str(len(SCRIPTS)))
         page.wait_for_timeout(3000 if wanted else 200)
         path = SCREENSHOT if wanted else tmp_path / "page.png"
         page.screenshot(path=str(path))
