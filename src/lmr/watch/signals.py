@@ -42,7 +42,7 @@ class Tally:
 
     @classmethod
     def begin(cls, classes: int) -> Tally:
-        """Return the tally of a stream of which nothing was compared yet."""
+        """Return the tally of a stream without any comparison yet."""
         return cls(torch.zeros(2, classes, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
 
 
