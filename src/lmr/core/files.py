@@ -143,11 +143,12 @@ def acquire_lock(file: IO[bytes], wait: float = 0.0) -> bool:
 
 
 @contextlib.contextmanager
-def hold_lock(path: AnyPath, message: str, wait: float = 0.0) -> Iterator[None]:
+def hold_lock(path: AnyPath, message: str, wait: float = 0.0, failed: str = "") -> Iterator[None]:
     """Hold the lock file ``path`` within this context; LmrError with ``message`` if another process holds it.
 
     Waits for ``wait`` seconds. The file is created if needed and stays, empty: removing a lock file would let two
-    processes hold different ones. Disks without locks are trusted.
+    processes hold different ones. ``failed`` begins the error if the file cannot be opened. Disks without locks are
+    trusted.
     """
     lock = FileLock(path, timeout=wait, fallback_to_soft=False)
     try:
@@ -156,7 +157,8 @@ def hold_lock(path: AnyPath, message: str, wait: float = 0.0) -> Iterator[None]:
         raise LmrError(message) from error
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
-            raise LmrError(f"Cannot open the lock file {os.fspath(path)!r}: {error.strerror or error}.") from error
+            failed = failed or f"Cannot open the lock file {os.fspath(path)!r}"
+            raise LmrError(f"{failed}: {error.strerror or error}.") from error
     try:
         yield
     finally:

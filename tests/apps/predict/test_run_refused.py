@@ -19,7 +19,7 @@ import torch
 import lmr
 from lmr.apps.model_options import read_labels
 from lmr.apps.predict.results import ErrorCause, ImageAnswer, ResultFile, format_csv
-from lmr.apps.predict.run import hold_lock
+from lmr.apps.predict.run import hold_path
 from lmr.cli import main
 from lmr.core.state import read_state
 from predict_runs import (
@@ -249,7 +249,7 @@ def test_labels_may_be_in_any_file_that_doctor_takes(here: Path, name: str, text
 @posix
 def test_two_runs_cannot_write_one_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = prepare(here)
-    with hold_lock(here / "o.jsonl", "busy"):
+    with hold_path(here / "o.jsonl", "busy"):
         for flag in ("--resume", "--overwrite"):
             refuse(capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, flag)
     assert run_here(capsys, *words, "--resume")[0] == 0
@@ -278,7 +278,7 @@ def test_two_runs_cannot_use_one_state(here: Path, capsys: pytest.CaptureFixture
 @posix
 def test_the_progress_beside_an_output_is_locked_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = prepare(here)
-    with hold_lock(here / "o.jsonl.state", "busy"):
+    with hold_path(here / "o.jsonl.state", "busy"):
         refuse(
             capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, "--resume"
         )
@@ -295,7 +295,7 @@ def test_lock_file_that_was_removed_in_the_meantime_is_not_trusted(here: Path) -
     def take_turns() -> None:
         done = 0
         while done < rounds:
-            with contextlib.suppress(lmr.LmrError), hold_lock(here / "s", "busy"):
+            with contextlib.suppress(lmr.LmrError), hold_path(here / "s", "busy"):
                 holding[0] += 1
                 most[0] = max(most[0], holding[0])
                 time.sleep(0.001)

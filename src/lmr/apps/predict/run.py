@@ -9,7 +9,6 @@ its output has the same bytes as that of a run that was never interrupted.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import math
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import torch
-from filelock import FileLock, Timeout
 from torch import Tensor
 
 from lmr.apps.model_options import create_suited, describe_suited, make_classifier
@@ -34,7 +32,7 @@ from lmr.apps.predict.budget import choose_switch
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, ResultFile, RunTally, StandardOutput
 from lmr.core.errors import LmrError
-from lmr.core.files import sync_folder
+from lmr.core.files import hold_lock, sync_folder
 from lmr.core.method import Method
 from lmr.core.progress import show_progress
 from lmr.images.ahead import ReadAhead
@@ -73,10 +71,10 @@ def predict_images(sources: AnyPath | Sequence[AnyPath], options: PredictOptions
         raise LmrError(f"--state and --out are both {os.fspath(out)!r}; give them different names.")
     with contextlib.ExitStack() as held:
         if output is not None:
-            held.enter_context(hold_lock(output.path, explain_busy(output.path)))
+            held.enter_context(hold_path(output.path, explain_busy(output.path)))
             held.callback(output.close)
         if progress is not None:
-            held.enter_context(hold_lock(progress, _explain_busy_state(out, state)))
+            held.enter_context(hold_path(progress, _explain_busy_state(out, state)))
         _check_files(output, progress, options)
         images = list_sources(sources, options.column)
         videos = check_images(images, options.every)
@@ -377,26 +375,19 @@ def check_sources(sources: Sequence[AnyPath], outputs: Mapping[str, AnyPath | No
 
 
 @contextlib.contextmanager
-def hold_lock(path: Path, message: str) -> Iterator[None]:
+def hold_path(path: Path, message: str) -> Iterator[None]:
     """Keep other runs away from a file or folder within this context; LmrError with ``message`` if one is using it.
 
     The lock is the file ``.NAME.lock`` beside ``path``, as files are replaced at every save. It is removed at the end,
-    while it is still locked; one that a killed run left does no harm. Disks without locks are trusted.
+    while it is still locked; one that a killed run left does no harm.
     """
-    lock = FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_SECONDS, fallback_to_soft=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise LmrError(message) from error
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
-            raise LmrError(f"Cannot write {str(path)!r}: {error.strerror or error}.") from error
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):  # Windows does not remove open files
-            os.unlink(lock.lock_file)
-        lock.release()
+    lock = path.with_name(f".{path.name}.lock")
+    with hold_lock(lock, message, LOCK_SECONDS, failed=f"Cannot write {str(path)!r}"):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # Windows does not remove open files
+                os.unlink(lock)
 
 
 def explain_busy(out: AnyPath) -> str:

@@ -32,7 +32,7 @@ from lmr.apps.predict.run import (
     check_path,
     check_sources,
     explain_busy,
-    hold_lock,
+    hold_path,
 )
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, replace_durably, sync_folder, write_atomically
@@ -368,12 +368,12 @@ def predict_streams(plan: StreamPlan, run: Runner | None = None) -> PredictSumma
     """
     parts, numbers = StreamParts(plan.out), [stream.number for stream in plan.streams]
     with contextlib.ExitStack() as held:
-        held.enter_context(hold_lock(parts.folder, explain_busy(plan.out)))
+        held.enter_context(hold_path(parts.folder, explain_busy(plan.out)))
         _open_parts(plan, parts)
         if plan.state is not None:
             check_folder(plan.state)
             busy = f"Another run is using the states in {str(plan.state)!r}; wait for it, or give another --state."
-            held.enter_context(hold_lock(plan.state / "states", busy))
+            held.enter_context(hold_path(plan.state / "states", busy))
         left = [stream for stream in plan.streams if not parts.is_finished(stream.number)]
         start, tally = time.perf_counter(), RunTally()
         if left:
