@@ -573,6 +573,7 @@ EXACT = [
     "eta(lr=0.01, margin=0.6, diversity=0.5)",
     "eata(lr=0.01, margin=0.6, diversity=0.5)",
     "sar(lr=0.01, margin=0.8, rho=0.5)",
+    "deyo(lr=0.01, margin=1.0, plpd=0.01, patches=2)",
     'watt(mode="p", rounds=2, inner=1)',
     "cliptta(steps=2, shots=2, sample=6)",
     "rotta(memory=7, every=5, nu=0.3)",
@@ -696,6 +697,7 @@ LIMITS: dict[str, list[tuple[str, float]]] = {
     "eta": [("average", 1.1), ("average", -0.1), ("norms", 2e6)],
     "eata": [("fisher", -1e-9), ("average", 1.1), ("second", -1e-9)],
     "sar": [("running", -0.1), ("losses", -1), ("norms", 2e6), ("steps", -1)],
+    "deyo": [("norms", 2e6), ("steps", -1), ("seen", -1)],
     "clipartt": [("predicted", -1)],
     "watt": [("predicted", -1)],
     "rotta": [
@@ -735,7 +737,7 @@ def test_value_outside_of_its_range_is_refused(name: str) -> None:
 
 
 LOUD = ["lmr", 'lmr(emit="before")', "tent", 'tent(optimizer="sgd")', "eta(margin=1.0, diversity=2.0)", "mint"]
-LOUD += ["eata(margin=1.0, diversity=2.0)", "sar(margin=1.0)", "cliptta(steps=2)"]
+LOUD += ["eata(margin=1.0, diversity=2.0)", "sar(margin=1.0)", "deyo(margin=1.0, plpd=-1.0)", "cliptta(steps=2)"]
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e300])

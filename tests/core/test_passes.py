@@ -18,6 +18,7 @@ KNOWN = {
     "tent": (1, 1),
     "mint": (2, 1),
     "sar": (2, 2),
+    "deyo(plpd=-1.0)": (2, 1),
     "tda": (1, 0),
     "memo(views=4)": (5, 4),
     "zero(views=4)": (4, 0),

@@ -16,8 +16,8 @@ from lmr.core.prediction import AdaptedParameters
 from lmr.data.pocket_world import CLASSES
 
 NAMES = CLASSES[::9]
-FROZEN = ["batclip", "bitta", "cliptta", "eata", "eta", "lmr", "lmr(pmr=False)", "lmr(bc=False)", "mint", "rotta"]
-FROZEN += ["sar", "tent", "zeroshot"]
+FROZEN = ["batclip", "bitta", "cliptta", "deyo", "eata", "eta", "lmr", "lmr(pmr=False)", "lmr(bc=False)", "mint"]
+FROZEN += ["rotta", "sar", "tent", "zeroshot"]
 REFUSING = sorted(set(lmr.list_methods()) - {spec.partition("(")[0] for spec in FROZEN})
 
 

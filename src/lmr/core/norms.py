@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 
+_TOP = (9, 10, 11)  # the top blocks of a transformer of twelve
 _LENT = ("weight", "bias", "forward")  # instance attributes that hide a norm's own while it is served
 
 
@@ -258,6 +259,17 @@ def list_block_modules(tower: nn.Module, numbers: Collection[int]) -> set[str]:
         name: name.removeprefix(prefix).split(".")[0] for name, _ in tower.named_modules() if name.startswith(prefix)
     }
     return {name for name, head in heads.items() if head.isdigit() and int(head) in numbers}
+
+
+def list_top_modules(tower: nn.Module) -> set[str]:
+    """Return the names of modules that methods leave alone because they are near the answer (Niu et al. 2023).
+
+    These are the blocks 9 to 11 (from 0), whatever the depth of the tower, a ``layer4``, and a final ``norm``. A final
+    norm of another name, as CLIP's, is not among them.
+    """
+    names = [name for name, _ in tower.named_modules()]
+    named = {name for name in names if name == "norm" or "norm." in name or "layer4" in name}
+    return named | list_block_modules(tower, _TOP)
 
 
 def _holds_norm(block: nn.Module) -> bool:

@@ -12,14 +12,13 @@ from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset
 from lmr.core.functional.losses import entropy
 from lmr.core.method import COUNTS, Ranges
-from lmr.core.norms import list_block_modules
+from lmr.core.norms import list_top_modules
 from lmr.core.optim import Optimizer
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams, choose_rows
 
 _KEPT = 0.9  # weight of the old running loss
-_TOP = (9, 10, 11)  # blocks that do not adapt, whatever the depth of the tower
 _SOURCE = "mr-eggplant/SAR: ViT, learning rate 0.001 for 64 images"
 _PORT = "mariodoebler/test-time-adaptation: ViT, learning rate 0.001 whatever the batch"
 
@@ -65,9 +64,7 @@ class SAR(NormMethod):
         self.optim = Optimizer("sgd", self.lr, nesterov=False)
 
     def _find_skipped(self) -> set[str]:
-        names = [name for name, _ in self.classifier.encoder.named_modules()]
-        named = {name for name in names if name == "norm" or "norm." in name or "layer4" in name}
-        return named | list_block_modules(self.classifier.encoder, _TOP)
+        return list_top_modules(self.classifier.encoder)
 
     def begin(self) -> Mapping[str, Tensor | int]:
         """Return also the running loss, and the number of losses in it."""

@@ -17,7 +17,7 @@ from lmr.core.progress import ProgressBar
 from lmr.core.spec import format_spec
 
 BATCH, CLASSES = 8, 16
-SELECTIVE = ("bitta", "dynaprompt", "sar")  # the samples in their loss depend on the images
+SELECTIVE = ("bitta", "deyo", "dynaprompt", "sar")  # the samples in their loss depend on the images
 
 
 def measure(entry: Entry, batch_size: int = BATCH) -> tuple[StepFactory, CostStep, Passes]:
