@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import struct
+import time
 import tracemalloc
 import warnings
 import zlib
@@ -16,13 +17,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jpeg_maker import make_jpeg
 from lmr.images.files import (
+    MANY_PARTS,
+    MOST_SCANS,
+    CostlyImage,
+    Layout,
     TooManyPixels,
     UnreadableImage,
     decode_image,
     list_images,
     muted_pillow,
     open_image,
+    read_layout,
 )
 
 BLOCKS = np.array([[[200, 30, 40], [20, 180, 60]], [[30, 40, 190], [220, 210, 50]]], dtype=np.uint8)
@@ -441,3 +448,43 @@ def test_content_from_others_is_limited_in_format_and_size() -> None:
         decode_image(encode("PNG"), formats=("JPEG", "WEBP"))
     with pytest.raises(TooManyPixels, match="more than 599 pixels; send a smaller one"):
         decode_image(encode("PNG"), max_pixels=599)
+
+
+def test_scans_and_parts_are_counted_by_headers() -> None:
+    thumbnail = make_jpeg((8, 8), 10)  # in the metadata of an image, where its scans cost nothing
+    plain = encode_image("JPEG")
+    hidden = plain[:2] + b"\xff\xe1" + (len(thumbnail) + 2).to_bytes(2, "big") + thumbnail + plain[2:]
+    assert read_layout(plain).scans == read_layout(hidden).scans == 1
+    assert read_layout(plain + b"\xff\xda" * 500).scans == 1  # as of a film behind a photograph
+    assert read_layout(make_jpeg((8, 8), 30)).scans == 30
+    assert read_layout(make_jpeg((8, 8), 1500)).scans == MOST_SCANS + 1
+    assert read_layout(encode_image("PNG")).parts == 3
+    assert read_layout(encode_image("WEBP")) == read_layout(b"\xff\xd8") == Layout()
+    assert read_layout(plain[:2] + b"\xff\xfe\x00\x02" * 10_000 + plain[2:]).parts == MANY_PARTS + 1
+
+
+def test_jpeg_of_very_many_scans_is_refused_before_it_is_decoded() -> None:
+    started = time.process_time()
+    with pytest.raises(UnreadableImage, match="more than 64 scans"):
+        decode_image(make_jpeg((1600, 1200), 1500))
+    assert time.process_time() - started < 0.5  # decoding it takes about two seconds
+    assert decode_image(make_jpeg((40, 30), 64)).size == (40, 30)
+
+
+def test_costly_images_are_told_by_their_headers() -> None:
+    plain = encode_image("JPEG")
+    many = plain[:2] + b"\xff\xfe\x00\x02" * 10_000 + plain[2:]
+    for content in (encode_image("PNG"), plain, make_jpeg((40, 24), 10)):
+        assert decode_image(content, max_work=40 * 24).size == (40, 24)
+        with pytest.raises(CostlyImage, match="more work to decode than 959 pixels"):
+            decode_image(content, max_work=40 * 24 - 1)
+    for content in (make_jpeg((40, 24), 20), many):
+        with pytest.raises(CostlyImage):
+            decode_image(content, max_work=1900)
+        assert decode_image(content).size == (40, 24)
+
+
+def encode_image(kind: str) -> bytes:
+    file = io.BytesIO()
+    make_image().save(file, kind)
+    return file.getvalue()

@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -21,6 +22,9 @@ from PIL import Image, UnidentifiedImageError
 from lmr.core.errors import LmrError
 
 EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+MOST_SCANS = 64  # of a JPEG; encoders write 1 or about 10, and each costs a pass over the whole image
+MANY_PARTS = 4096  # segments or chunks of a file; Pillow reads each in Python
+_SCANS_PER_PASS = 10  # scans that take about as long as decoding the image once
 
 _ORIENTATION_TAG = 0x0112
 _UPRIGHT = {
@@ -49,6 +53,10 @@ class UnreadableImage(LmrError):
 
 class TooManyPixels(UnreadableImage):
     """An image that is larger than allowed, according to its header; nothing was decompressed."""
+
+
+class CostlyImage(UnreadableImage):
+    """An image that may take longer to decode than allowed, according to its header; nothing was decompressed."""
 
 
 def list_images(sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -139,14 +147,18 @@ def decode_image(
     *,
     formats: tuple[str, ...] | None = None,
     max_pixels: int | None = None,
+    max_work: int | None = None,
     name: str | None = None,
 ) -> Image.Image:
     """Open the content of an image file as ``open_image`` opens the file; errors use ``name`` for it.
 
     For untrusted content, ``formats`` restricts the decoders ("JPEG", "PNG", ...), and an image of more than
-    ``max_pixels`` is refused by its header (TooManyPixels).
+    ``max_pixels`` is refused by its header (TooManyPixels). ``max_work`` is in pixels, times the passes over them
+    that the scans of a JPEG take: an image of more work, or in very many parts, is refused as well (CostlyImage). A
+    JPEG of more than 64 scans is always refused, because a few bytes of each can cost a pass over the whole image.
     """
-    return _open(io.BytesIO(content), name or f"the image in {len(content)} bytes", True, formats, max_pixels)
+    called = name or f"the image in {len(content)} bytes"
+    return _open(io.BytesIO(content), called, True, formats, max_pixels, max_work)
 
 
 def _open(
@@ -155,18 +167,23 @@ def _open(
     upright: bool,
     formats: tuple[str, ...] | None = None,
     max_pixels: int | None = None,
+    max_work: int | None = None,
 ) -> Image.Image:
     try:
         size = len(file.getbuffer()) if isinstance(file, io.BytesIO) else os.path.getsize(file)
         if size == 0:
             raise UnreadableImage("the file is empty")
+        layout = read_layout(file.getvalue()) if isinstance(file, io.BytesIO) else Layout()
+        _refuse_costly(layout, 0, max_work)
         with muted_pillow(), Image.open(file, formats=formats) as image:
             _refuse_bomb(image, max_pixels)
+            _refuse_costly(layout, image.width * image.height, max_work)
             image.load()
             converted = _convert_to_rgb(image)
             turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
     except Exception as error:  # decoders raise almost any exception on damaged data
         kind = TooManyPixels if isinstance(error, Image.DecompressionBombError) else UnreadableImage
+        kind = CostlyImage if isinstance(error, CostlyImage) else kind
         raise kind(f"Cannot read {name}: {_explain(error, formats, max_pixels)}.") from error
     converted = converted if turn is None else converted.transpose(turn)
     converted.info.clear()  # the stored orientation has been applied: it must not be applied again
@@ -209,6 +226,50 @@ def _refuse_bomb(image: Image.Image, max_pixels: int | None) -> None:
     limits = [limit for limit in (Image.MAX_IMAGE_PIXELS, max_pixels) if limit is not None]
     if limits and image.width * image.height > min(limits):
         raise Image.DecompressionBombError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The parts of an image file that cost time to read: segments or chunks, and the scans of a JPEG among them."""
+
+    parts: int = 0
+    scans: int = 0
+
+
+_JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
+_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # in the data of a scan 0xff is escaped, or restarts it
+_END, _SCAN, _BARE = b"\xd9", b"\xda", (b"\x01", b"\xd8")  # markers; those without a length
+
+
+def read_layout(content: bytes) -> Layout:
+    """Count the parts of a JPEG or PNG file by their headers, up to a little more than the limits.
+
+    A marker in the data of a JPEG ends a scan for the decoder, too, so that no scan can be hidden from this count.
+    """
+    parts = scans = place = 0
+    if content.startswith(_JPEG):
+        place = len(_JPEG)
+        while parts <= MANY_PARTS and scans <= MOST_SCANS and (found := _MARKER.search(content, place)):
+            place = found.end()
+            if found[1] == _END:
+                break
+            if found[1] not in _BARE:
+                place += int.from_bytes(content[place : place + 2], "big")
+            parts, scans = parts + 1, scans + (found[1] == _SCAN)
+    elif content.startswith(_PNG):
+        place = len(_PNG)
+        while parts <= MANY_PARTS and place < len(content):
+            place += 12 + int.from_bytes(content[place : place + 4], "big")  # a length, a name, data, a checksum
+            parts += 1
+    return Layout(parts, scans)
+
+
+def _refuse_costly(layout: Layout, pixels: int, max_work: int | None) -> None:
+    if layout.scans > MOST_SCANS:
+        raise UnreadableImage(f"it is a JPEG of more than {MOST_SCANS} scans; save it as baseline or usual progressive")
+    passes = max(1, layout.scans / _SCANS_PER_PASS)
+    if max_work is not None and (layout.parts > MANY_PARTS or pixels * passes > max_work):
+        raise CostlyImage(f"it takes more work to decode than {max_work:,} pixels; send a smaller or simpler one")
 
 
 def _explain(error: Exception, formats: tuple[str, ...] | None, max_pixels: int | None) -> str:

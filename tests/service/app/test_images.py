@@ -15,11 +15,11 @@ import pytest
 import torch
 from PIL import Image
 
-from lmr.images.files import UnreadableImage
+from lmr.images.files import CostlyImage, UnreadableImage
 from lmr.service.app import images
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.images import ImageDecoder, ImageFile, ReadyImages, decode_base64, split_body
-from lmr.service.engine.requests import QueueFull
+from lmr.service.engine.requests import DeadlinePassed, QueueFull
 from lmr.service.settings import ServiceSettings
 from service_maker import load_pocket, make_file
 
@@ -147,7 +147,7 @@ def decoder() -> Iterator[ImageDecoder]:
 
 
 def prepare(decoder: ImageDecoder, *images: ImageFile) -> ReadyImages:
-    return asyncio.run(decoder.run(lambda: decoder.decode(images)))
+    return asyncio.run(decoder.run(lambda: decoder.decode(images, lambda: 1.0)))
 
 
 def test_images_are_those_of_the_library(decoder: ImageDecoder) -> None:
@@ -228,7 +228,7 @@ def test_only_so_many_requests_wait() -> None:
     async def run() -> list[object]:
         async def ask() -> object:
             try:
-                return await decoder.run(lambda: decoder.decode([make_file()]))
+                return await decoder.run(lambda: decoder.decode([make_file()], lambda: 1.0))
             except QueueFull as error:
                 go.set()
                 return error
@@ -240,3 +240,34 @@ def test_only_so_many_requests_wait() -> None:
     assert isinstance(first, ReadyImages)
     assert isinstance(second, ReadyImages)
     assert isinstance(third, QueueFull)
+
+
+def test_images_after_the_deadline_are_not_decoded(decoder: ImageDecoder) -> None:
+    left = iter([1.0, 0.0])
+    with pytest.raises(DeadlinePassed):
+        decoder.decode(FILES, lambda: next(left))
+
+
+def test_costly_images_are_decoded_where_they_can_be_ended(
+    decoder: ImageDecoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "_MOST_WORK", 100)
+    plain = prepare_costly(decoder, make_file("PNG", (10, 10)), make_file("PNG", (20, 20)))
+    assert torch.equal(plain.images, load_pocket().preprocess([make_file("PNG", (10, 10)), make_file("PNG", (20, 20))]))
+    monkeypatch.setattr(decoder._isolated, "decode", lambda content, seconds: pytest.fail("not here"))
+    assert len(prepare_costly(decoder, make_file("PNG", (10, 10))).images) == 1
+    with pytest.raises(CostlyImage):
+        prepare(decoder, make_file("PNG", (20, 20)))
+
+
+def prepare_costly(decoder: ImageDecoder, *files: ImageFile) -> ReadyImages:
+    return decoder.decode(files, lambda: 60.0, costly=True)
+
+
+def test_no_room_is_taken_after_the_request_has_ended(decoder: ImageDecoder) -> None:
+    """The deadline passed while its work was queued."""
+    with decoder.hold() as hold:
+        pass
+    with pytest.raises(DeadlinePassed):
+        hold(1)
+    assert decoder._decoded == 0

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import signal
 import socket
+import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import httpx
 import pytest
 import torch
 
+from jpeg_maker import make_jpeg
+from lmr.images.isolated import IsolatedDecoder
 from lmr.service.app.images import ImageFile, ReadyImages
 from lmr.service.app.steps import Turns
 from lmr.service.engine.requests import ImageResult, QueueFull, StepAnswer, StepRequest
 from lmr.service.settings import ServiceSettings
 from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, make_file, serve_scripted
+
+Left = Callable[[], float]  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -156,10 +162,10 @@ def test_client_that_goes_while_its_images_are_decoded_never_reaches_the_engine(
     decoder, connections = service.server.service.parts.steps.decoder, service.server._uvicorn.server_state.connections
     plain, begun, go = decoder.decode, threading.Event(), threading.Event()
 
-    def decode(files: Sequence[ImageFile]) -> ReadyImages:
+    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
         begun.set()
         assert go.wait(TIMEOUT)
-        return plain(files)
+        return plain(files, left)
 
     def count_gone() -> float:
         labels = {"route": "/v1/streams/{stream}/images", "code": "499"}
@@ -227,15 +233,15 @@ def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
     decoder = service.server.service.parts.steps.decoder
     plain, begun, second = decoder.decode, threading.Event(), threading.Event()
 
-    def decode(files: Sequence[ImageFile]) -> ReadyImages:
+    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
         if len(files) == 1:  # the second request is decoded while the first one is
-            ready = plain(files)
+            ready = plain(files, left)
             second.set()
             return ready
         begun.set()
         assert second.wait(TIMEOUT)
         time.sleep(0.05)  # it would be submitted by now
-        return plain(files)
+        return plain(files, left)
 
     monkeypatch.setattr(decoder, "decode", decode)
     sender = threading.Thread(target=post_form, args=(service, make_file(), make_file()))
@@ -252,11 +258,11 @@ def test_images_that_wait_for_an_earlier_request_are_bounded(monkeypatch: pytest
         decoder = made.server.service.parts.steps.decoder
         plain, begun, go = decoder.decode, threading.Event(), threading.Event()
 
-        def decode(files: Sequence[ImageFile]) -> ReadyImages:
+        def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
             if not begun.is_set():
                 begun.set()
                 assert go.wait(TIMEOUT)
-            return plain(files)
+            return plain(files, left)
 
         monkeypatch.setattr(decoder, "decode", decode)
         codes: list[int] = []
@@ -278,6 +284,95 @@ def test_images_that_wait_for_an_earlier_request_are_bounded(monkeypatch: pytest
         assert sorted(codes) == [200] * 3 + [429] * 2
         assert [len(request.images) for request in made.engine.requests] == [2] * 3
         assert made.post().status_code == 200  # what was handed on does not count
+
+
+def test_deadline_ends_the_wait_for_images_that_are_decoded(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = service.server.service.parts.steps.decoder
+    go = threading.Event()
+    monkeypatch.setattr(decoder, "decode", lambda files, left: go.wait(TIMEOUT))
+    started = time.monotonic()
+    try:
+        answer = service.post(headers={"X-Timeout-Ms": "50"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_passed")
+        assert "before the images were decoded" in answer.json()["error"]["message"]
+        assert time.monotonic() - started < TIMEOUT / 2
+    finally:
+        go.set()
+    monkeypatch.undo()
+    assert service.post().status_code == 200
+    assert decoder._decoded == 0
+    assert len(service.engine.requests) == 1
+
+
+def test_deadline_ends_the_wait_for_an_earlier_request(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = service.server.service.parts.steps.decoder
+    plain, begun, go = decoder.decode, threading.Event(), threading.Event()
+
+    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
+        if not begun.is_set():
+            begun.set()
+            assert go.wait(TIMEOUT)
+        return plain(files, left)
+
+    monkeypatch.setattr(decoder, "decode", decode)
+    first = threading.Thread(target=service.post)
+    first.start()
+    try:
+        assert begun.wait(TIMEOUT)
+        assert service.post(headers={"X-Timeout-Ms": "50"}).status_code == 504
+    finally:
+        go.set()
+        first.join(TIMEOUT)
+    assert len(service.engine.requests) == 1
+
+
+def test_images_that_cost_much_hold_up_nobody_else(service: ScriptedService) -> None:
+    """Each takes longer than its time; there are more of them than threads."""
+    decoder = service.server.service.parts.steps.decoder
+    costly, codes = make_jpeg((4000, 3000), 60), list[int]()
+
+    def send() -> None:
+        codes.append(service.post("bad", content=costly, headers={"X-Timeout-Ms": "300"}).status_code)
+
+    senders = [threading.Thread(target=send) for _ in range(6)]
+    with Paused(decoder._isolated):
+        for sender in senders:
+            sender.start()
+        for _ in range(3):
+            assert service.post("good").status_code == 200
+        for sender in senders:
+            sender.join(TIMEOUT)
+    assert set(codes) <= {422, 504}
+    assert len(codes) == 6
+    assert {request.stream for request in service.engine.requests} == {"good"}
+
+
+class Paused:
+    """A context in which the processes that decode stand still."""
+
+    def __init__(self, decoder: IsolatedDecoder) -> None:
+        self._decoder, self._plain = decoder, decoder._take
+
+    def __enter__(self) -> None:
+        def take() -> subprocess.Popen[bytes]:
+            process = self._plain()
+            process.send_signal(signal.SIGSTOP)
+            return process
+
+        self._decoder._take = take  # type: ignore[method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        self._decoder._take = self._plain  # type: ignore[method-assign]
+
+
+def test_jpeg_of_very_many_scans_is_refused(service: ScriptedService) -> None:
+    answer = service.post(content=make_jpeg((2000, 1500), 1500))
+    assert answer.status_code == 422
+    assert "more than 64 scans" in answer.json()["error"]["message"]
 
 
 async def work(turns: Turns, stream: str, number: int, ready: asyncio.Event, done: list[int], fails: bool) -> None:

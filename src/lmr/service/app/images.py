@@ -25,10 +25,11 @@ from python_multipart.multipart import File, FormParser, parse_options_header
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.images.files import TooManyPixels, UnreadableImage, decode_image, muted_pillow
+from lmr.images.files import CostlyImage, TooManyPixels, UnreadableImage, decode_image, muted_pillow
+from lmr.images.isolated import IsolatedDecoder
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.request import MOST_ITEMS, read_json_body
-from lmr.service.engine.requests import QueueFull
+from lmr.service.engine.requests import DeadlinePassed, QueueFull
 from lmr.service.settings import ServiceSettings
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp")
@@ -37,7 +38,11 @@ PART = "image"  # the name of the parts of a form
 MOST_STREAMS, MOST_FRAMES = 64, 12  # whose frames are kept, and how many of each
 _FORMATS = ("JPEG", "PNG", "WEBP")  # decoders of other formats have had more faults
 _THREADS = min(4, max(2, os.cpu_count() or 1))  # at least two, so that a large image does not hold up all others
+_COSTLY_THREADS = 2  # that wait for the processes which decode costly images
+_MOST_WORK = 10_000_000  # pixels times passes of an image that a thread decodes: at most about 0.3 s
+_IMAGE_SECONDS = 10.0  # for a costly image
 _SIDE = 96  # pixels of a small copy
+DEADLINE = "The deadline passed before the images were decoded; nothing was adapted."
 Result = TypeVar("Result")
 ImageFile = bytes | UnreadableImage  # the content of an image file, or why there is none
 Preprocess = Callable[[Image], Tensor]
@@ -135,32 +140,40 @@ class ImageDecoder:
 
     At most that many images are decoded and not yet queued: a few bytes may unpack to a large image, and its request
     may have to wait for an earlier one of its stream.
+
+    A thread cannot be stopped. Requests with an image whose header announces much work therefore have threads of their
+    own, and such images are decoded by processes that are killed when they take too long. No other request waits.
     """
 
     def __init__(self, preprocess: Preprocess, settings: ServiceSettings) -> None:
         self._preprocess, self._settings = preprocess, settings
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lmr-decode")
+        self._costly_pool = ThreadPoolExecutor(_COSTLY_THREADS, thread_name_prefix="lmr-decode-costly")
+        self._isolated = IsolatedDecoder(_FORMATS, settings.max_pixels)
         self._waiting = 0
         self._decoded, self._lock = 0, threading.Lock()  # images, counted by the threads of the pool
 
-    async def run(self, work: Callable[[], Result]) -> Result:
-        """Run ``work`` in a thread of the pool; QueueFull if too many requests wait for one."""
+    async def run(self, work: Callable[[], Result], *, costly: bool = False) -> Result:
+        """Run ``work`` in a thread of a pool; QueueFull if too many requests wait for one."""
         if self._waiting >= self._settings.queue_images:
             raise QueueFull("Too many images wait to be decoded; send this request again.", 1.0)
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+            pool = self._costly_pool if costly else self._pool
+            return await asyncio.get_running_loop().run_in_executor(pool, work)
         finally:
             self._waiting -= 1
 
     @contextmanager
     def hold(self) -> Iterator[Callable[[int], None]]:
         """Yield a function that reserves room for a number of images until the context ends, or raises QueueFull."""
-        taken = 0
+        taken, ended = 0, False
 
         def take(count: int) -> None:
             nonlocal taken
             with self._lock:
+                if ended:  # the request waits no longer, and its thread has only now begun
+                    raise DeadlinePassed(DEADLINE)
                 if self._decoded + count > self._settings.queue_images:
                     raise QueueFull("Too many images are decoded and wait for their turn; send this again.", 1.0)
                 self._decoded += count
@@ -170,10 +183,15 @@ class ImageDecoder:
             yield take
         finally:
             with self._lock:
+                ended = True
                 self._decoded -= taken
 
-    def decode(self, files: Sequence[ImageFile]) -> ReadyImages:
-        """Return inputs for the model; undecodable images keep their position. HttpProblem if none can be read."""
+    def decode(self, files: Sequence[ImageFile], left: Callable[[], float], *, costly: bool = False) -> ReadyImages:
+        """Return inputs for the model; undecodable images keep their position. HttpProblem if none can be read.
+
+        ``left`` gives the seconds to the deadline of the request; DeadlinePassed is raised before the first image
+        after it. CostlyImage is raised for an image of much work, unless ``costly`` is set.
+        """
         inputs: list[Tensor] = []
         problems: dict[int, LmrError] = {}
         thumbnails: list[str] = []
@@ -182,11 +200,13 @@ class ImageDecoder:
             for position, file in enumerate(files):
                 content = file if isinstance(file, bytes) else b""
                 digest.update(len(content).to_bytes(8, "big") + content)
+                if left() <= 0:
+                    raise DeadlinePassed(DEADLINE)
                 try:
-                    if isinstance(file, UnreadableImage):
-                        raise file
-                    image = decode_image(file, formats=_FORMATS, max_pixels=self._settings.max_pixels)
+                    image = self._open(file, left, costly)
                     inputs.append(self._preprocess(image))
+                except CostlyImage:
+                    raise
                 except LmrError as error:
                     problems[position] = error
                 else:
@@ -199,9 +219,21 @@ class ImageDecoder:
         errors = {position: str(error) for position, error in problems.items()}
         return ReadyImages(torch.stack(inputs), errors, digest.hexdigest(), thumbnails)
 
+    def _open(self, file: ImageFile, left: Callable[[], float], costly: bool) -> Image:
+        if isinstance(file, UnreadableImage):
+            raise file
+        try:
+            return decode_image(file, formats=_FORMATS, max_pixels=self._settings.max_pixels, max_work=_MOST_WORK)
+        except CostlyImage:
+            if not costly:
+                raise
+        return self._isolated.decode(file, min(_IMAGE_SECONDS, left()))
+
     def close(self) -> None:
-        """End the threads; what they work on is finished."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """End the threads and the processes; what they work on is finished."""
+        for pool in (self._pool, self._costly_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._isolated.close()
 
 
 def _shrink(image: Image) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
 
+from lmr.images.files import CostlyImage
 from lmr.service.app.errors import ClientGone
-from lmr.service.app.images import Frame, ImageDecoder, ImageFile, ReadyImages, RecentFrames
+from lmr.service.app.images import DEADLINE, Frame, ImageDecoder, ImageFile, ReadyImages, RecentFrames
 from lmr.service.app.request import BodyReader, choose_seconds
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.requests import RequestMode, StepAnswer, StepRequest
+from lmr.service.engine.requests import DeadlinePassed, RequestMode, StepAnswer, StepRequest
 
 
 @dataclass(frozen=True)
@@ -57,20 +59,29 @@ class ImageSteps:
         engine, decoder = self._engine, self.decoder
         seconds = choose_seconds(timeout_ms, engine.settings.timeout_ms)
         deadline = engine.clock() + seconds
+
+        def left() -> float:
+            return deadline - engine.clock()
+
         with ExitStack() as stack:
-            async with self._bodies.read(request, seconds) as body:
+            async with self._bodies.read(request, seconds) as body, _end_at(left()):
                 gone = stack.enter_context(_watch_client(request))
                 known = None if stream is not None else await decoder.run(lambda: read(body))
 
-                def decode() -> tuple[Step, ReadyImages]:
+                def decode() -> tuple[Step, ReadyImages | None]:
                     step = read(body) if known is None else known
                     engine.check_room(step.stream, key)
                     hold(len(step.files))
-                    return step, decoder.decode(step.files)
+                    with suppress(CostlyImage):
+                        return step, decoder.decode(step.files, left)
+                    return step, None
 
                 name = stream if known is None else known.stream
                 with self._turns.take(name or "") as turn, decoder.hold() as hold:
                     step, ready = await decoder.run(decode)
+                    if ready is None:
+                        again = partial(decoder.decode, step.files, left, costly=True)
+                        ready = await decoder.run(again, costly=True)
                     await turn
                     if gone.done():  # while the images were decoded
                         raise ClientGone
@@ -136,6 +147,16 @@ class Turns:
             over.set_result(None)
         if self._last.get(stream) is over:
             del self._last[stream]
+
+
+@asynccontextmanager
+async def _end_at(seconds: float) -> AsyncIterator[None]:
+    """Raise DeadlinePassed if this context takes longer; a thread that works on its behalf is left alone."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        raise DeadlinePassed(DEADLINE) from error
 
 
 @contextmanager
