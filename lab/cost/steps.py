@@ -174,9 +174,9 @@ class StepFactory:
         def run() -> StepResult:
             if tower is None or not entry.lean:
                 return _read_result([method.step(images) for _ in range(turns)])
-            tower.set_mode("lean")
+            tower.set_memory("lean")
             answers = [method.step(images) for _ in range(turns)]
-            tower.set_mode("fast")
+            tower.set_memory("fast")
             return _read_result(answers)
 
         return self._wrap(entry, [method], images, run, self.batch_size, turns)

@@ -142,5 +142,5 @@ def measure_here(source: ModelSource, entry: Entry, batch_size: int, classes: in
     step = StepFactory(model, batch_size, classes).build(entry)
     step.reset()
     if model.tower is not None:
-        model.tower.set_mode()  # memory that the warm-up left for the next step would hide a part of this one's
+        model.tower.set_memory("fast")  # memory that the warm-up left for the next step would hide a part of this one's
     return measure_peak(step.run)

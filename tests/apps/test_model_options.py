@@ -125,14 +125,13 @@ def test_options_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     ModelOptions().load("a")
     assert asked == {"model": "a"}
     asked.clear()
-    ModelOptions("ViT-B-16", "cpu", "bfloat16", "lean", True).load("b")
+    ModelOptions("ViT-B-16", "cpu", "bfloat16", "lean").load("b")
     assert asked == {
         "model": "b",
         "architecture": "ViT-B-16",
         "device": "cpu",
         "dtype": torch.bfloat16,
         "memory": "lean",
-        "compile": True,
     }
     with pytest.raises(lmr.LmrError, match="float32, bfloat16, float16"):
         ModelOptions(dtype="int8").load("c")

@@ -426,7 +426,7 @@ def test_gradient_to_the_norms_is_that_of_the_plain_formula(
     memory: Any, per_image: bool, photo: Embedded, photographs: Tensor
 ) -> None:
     tower: Any = copy.deepcopy(photo.encoder).double()
-    tower.set_mode(memory)
+    tower.set_memory(memory)
     photographs = photographs[:4].double()
     toward = torch.randn(4, tower.config.features, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     toward[1] = 0  # an image that receives no gradient is skipped

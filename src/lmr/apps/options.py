@@ -32,7 +32,6 @@ class ModelOptions:
     dtype: DType | None = None  # type of the frozen weights; adapted parameters stay float32 (default: float32)
     memory: Literal["fast", "lean"] = "fast"
     """lean: compute parts of a step twice to save memory, for large models"""
-    compile: bool = False  # use torch.compile; the first batch is slow
 
     def load(self, model: str) -> Backbone:
         """Load a model by its name, folder or file."""
@@ -48,12 +47,11 @@ class ModelOptions:
         given: dict[str, Any] = {"architecture": self.architecture, "device": self.device, "dtype": dtype}
         given = {key: value for key, value in given.items() if value is not None}
         given |= {"memory": self.memory} if self.memory != "fast" else {}
-        given |= {"compile": True} if self.compile else {}
         return load(model, **given)
 
     def note(self) -> dict[str, str]:
         """Return the options that may change the last bits of a result; the type of the weights is in their digest."""
-        return {"device": self.device or "cpu", "memory": self.memory, "compile": "yes" if self.compile else "no"}
+        return {"device": self.device or "cpu", "memory": self.memory}
 
 
 @dataclass(frozen=True, kw_only=True)

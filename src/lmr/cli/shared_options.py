@@ -52,7 +52,7 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr.load``."""
     group = parser.add_argument_group("about the model")
-    add_fields(group, ModelOptions, architecture="NAME", device="NAME", dtype=None, memory=None, compile=None)
+    add_fields(group, ModelOptions, architecture="NAME", device="NAME", dtype=None, memory=None)
 
 
 def add_fields(parser: argparse._ActionsContainer, kind: type[DataclassInstance], **metavars: str | None) -> None:

@@ -36,7 +36,6 @@ def load(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
     memory: Memory = "fast",
-    compile: bool = False,
 ) -> Backbone:
     """Load a vision-language model with the activation, preprocessing and tokenizer that belong to it.
 
@@ -44,8 +43,9 @@ def load(
     a state dict of OpenAI's), a short name of OpenAI's models ("ViT-B-16") or a hub id
     ("openai/clip-vit-base-patch16"). Files that are on this machine are never fetched.
     ``architecture``, one of open_clip's names ("ViT-B-32-quickgelu"), is needed only where the weights do not tell it.
-    ``dtype`` is that of the frozen weights; norms are never below float32. ``memory`` and ``compile`` choose how a step
-    is computed, see ``VisionTower.set_mode``; only CLIP's towers use them. A path object is never read as a short name.
+    ``dtype`` is that of the frozen weights; norms are never below float32. ``memory``
+    chooses how a step is computed, see ``VisionTower.set_memory``; only CLIP's towers use it. A path object is never
+    read as a short name.
     A short name is refused where a folder of the same name holds a model, as it is ambiguous.
 
     Examples:
@@ -72,7 +72,7 @@ def load(
                 raise LmrError(f"The model {name!r} has its own architecture; omit architecture.")
             check_device(device)
             embedded = Embedded(name)
-            embedded.encoder.set_mode(memory, compile)
+            embedded.encoder.set_memory(memory)
             return embedded.to(device, dtype)
         check_device(device)
         files = find_model(name_or_path)
@@ -91,5 +91,5 @@ def load(
         from lmr.models.clip import load_clip
 
         clip = load_clip(files.weights, name, architecture=architecture, device=device, dtype=dtype)
-        clip.encoder.set_mode(memory, compile)
+        clip.encoder.set_memory(memory)
         return clip

@@ -80,11 +80,6 @@ def stopped(stopped_run: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
         (["--batch-size", "3"], "The run had --batch-size 2; resume with the same"),
         (["--top", "4"], "The run had --top 5; resume with the same"),
         (["--memory", "lean"], "The run had --memory fast; resume with the same"),
-        pytest.param(
-            ["--compile"],
-            "The run was started without --compile; resume with the same",
-            marks=pytest.mark.filterwarnings("ignore"),  # what the compiler says of itself
-        ),
         (["--out", "p.jsonl", "--state", "o.jsonl.state"], "holds the progress of the output '"),
         (["--state", "other.state"], "there is no 'other.state': the run has finished, or it had another --state"),
     ],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +49,7 @@ def test_features_and_gradient_are_those_of_the_definition(mode: str, activation
     encode, images = write_out(tower), make_images(7)
     if fold:
         fold_activations(tower)
-    tower.set_mode(memory=mode)
+    tower.set_memory(mode)
     bank = NormBank(tower)
     row = (bank.start + 0.1 * torch.randn_like(bank.start)).requires_grad_()
     expected = encode(images, split_row(tower, row))
@@ -75,7 +74,7 @@ def test_every_image_may_have_its_own_norms(
     tower = make_tower()
     encode, images = write_out(tower), make_images(7)
     fold_activations(tower)
-    tower.set_mode(memory=mode)
+    tower.set_memory(mode)
     bank = NormBank(tower)
     rows = (bank.start + 0.1 * torch.randn(3, bank.size, dtype=torch.float64)).requires_grad_()
     index = torch.tensor([2, 0, 1, 1, 0, 2, 2])
@@ -138,7 +137,7 @@ def test_large_batches_keep_what_has_room_and_run_the_rest_again(mode: str, monk
     """Eleven images in parts of one and two, with room for six: five are kept; the result is that of keeping all."""
     tower, images = make_tower(), make_images(11)
     fold_activations(tower)
-    tower.set_mode(memory=mode)
+    tower.set_memory(mode)
     bank = NormBank(tower)
     rows, index = bank.start.repeat(3, 1).requires_grad_(), torch.arange(11) % 3
     pull = torch.randn(11, tower.config.features, dtype=images.dtype)
@@ -215,7 +214,7 @@ def test_backward_keeps_few_tensors() -> None:
     # Each block but the last: input, q, k, v, what the second norm saw, four widths before the activation.
     fast = count_kept(tower, make_images(4))
     assert fast < 9 * 5 + 1 + 3 + 2
-    tower.set_mode(memory="lean")
+    tower.set_memory("lean")
     assert count_kept(tower, make_images(4)) < 6 + 1 + 1
 
 
@@ -224,7 +223,7 @@ def test_ten_batches_of_lmr_equal_the_reference(mode: str, dtype: torch.dtype) -
     tower = make_tower()
     encode, start = write_out(tower), [(w.clone(), b.clone()) for w, b in list_norms(tower)]
     fold_activations(tower)
-    tower.set_mode(memory=mode)
+    tower.set_memory(mode)
     torch.manual_seed(5)
     anchors = torch.randn(5, 3, 32, 32, dtype=torch.float64).repeat_interleave(4, 0)
     anchors += 0.3 * torch.randn_like(anchors)  # families of near classes: clear and doubtful images
@@ -272,30 +271,6 @@ def test_half_weights_keep_whole_norms(dtype: torch.dtype) -> None:
     assert torch.linalg.vector_norm(found[0] - found[1]) < 0.05 * torch.linalg.vector_norm(found[0])
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore")  # what the compiler says of itself
-def test_compiled_tower_answers_the_same() -> None:
-    """However many images go backwards, four compilations serve: all of them or some, all tokens or the class's."""
-    tower = make_tower(depth=2).float()
-    fold_activations(tower)
-    images = make_images(5).float()
-    bank = NormBank(tower)
-    row = bank.start.unsqueeze(0).requires_grad_()
-    found: list[list[Tensor]] = []
-    torch._dynamo.reset()
-    for compiled in (False, True):
-        tower.set_mode(compile=compiled)
-        with bank.serve(row):
-            features = tower(images)
-        found.append([features.detach()])
-        for passed in (5, 4, 3, 2):
-            pull = torch.zeros_like(features)
-            pull[:passed] = 1
-            with torch._dynamo.config.patch(recompile_limit=4, fail_on_recompile_limit_hit=True):
-                found[-1] += torch.autograd.grad(features, row, pull, retain_graph=True)
-    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)
-
-
 def test_memory_is_used_again_and_belongs_to_one_tower(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second step allocates nothing large; a graph that lives keeps its memory to itself; copies have their own."""
     tower, images = make_tower(), make_images(3)
@@ -320,7 +295,7 @@ def test_memory_is_used_again_and_belongs_to_one_tower(monkeypatch: pytest.Monke
     living.clear()
     assert len(tower._pool._buffers) == 2
     monkeypatch.setattr(buffers, "_HELD", stretch.nbytes)
-    tower.set_mode()
+    tower.set_memory("fast")
     differentiate(tower, living)
     differentiate(tower)
     living.clear()
@@ -357,4 +332,4 @@ def test_wrong_images_and_words_get_a_message() -> None:
         with pytest.raises(lmr.LmrError, match=r"Expected images \['B', 3, 32, 32\], got"):
             tower(torch.zeros(shape, dtype=torch.float64))
     with pytest.raises(lmr.LmrError, match="'fast' or 'lean', got 'small'"):
-        tower.set_mode(memory="small")
+        tower.set_memory("small")

@@ -326,8 +326,6 @@ def _describe_setting(key: str, value: str | None) -> str:
     """Return how a run differed in one of its settings, as the end of "The run"."""
     if key == "labels":
         return "had other spellings in --labels"
-    if key == "compile":
-        return "was started with --compile" if value == "yes" else "was started without --compile"
     if key == "watch" and value is None:
         return "had no --watch"
     return f"had --{key.replace('_', '-')} {value}"

@@ -309,5 +309,5 @@ def measure_memory(source: ModelSource, spec: str, batch_size: int, classes: int
     step = MeasuredStep(model, spec, batch_size, classes, streams)
     step.reset()
     if model.tower is not None:
-        model.tower.set_mode()  # memory that the warm-up left for the next step would hide a part of this one's
+        model.tower.set_memory("fast")  # memory that the warm-up left for the next step would hide a part of this one's
     return measure_peak(step.answer)

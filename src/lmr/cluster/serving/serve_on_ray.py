@@ -61,7 +61,7 @@ def serve_on_ray(
         if address != LOCAL:  # which has one node, this machine
             for line in check_nodes(find_nodes(ray), list_versions()):
                 say(line)
-        backbone, method = replace(plan, options=replace(plan.options, device=None, compile=False)).load()
+        backbone, method = replace(plan, options=replace(plan.options, device=None)).load()
         lines = plan.describe(backbone, method, f"states in {folder} of this machine, in {partitions} partition(s)")
         if (plan.options.device or "").startswith("cuda"):
             replicas = replace(replicas, gpus=1.0)

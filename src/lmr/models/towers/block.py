@@ -209,8 +209,8 @@ def pull_norm(
 
 
 def _goes_one_by_one(x: Tensor) -> bool:
-    """Return True if images are best computed one by one. A compiler would unroll the loop for every batch size."""
-    return x.device.type in _LOOPING and not torch.compiler.is_compiling()
+    """Return True if images are best computed one by one."""
+    return x.device.type in _LOOPING
 
 
 def _spread(parameter: Tensor, x: Tensor) -> Tensor:

@@ -84,22 +84,16 @@ class VisionTower(nn.Module):
         self.blocks = nn.Sequential(*(Block(width, config.heads, causal=False, **sizes) for _ in range(config.depth)))
         self.ln_post = RowNorm(width, eps=config.eps)
         self.projection = nn.Parameter(torch.randn(width, config.features) * width**-0.5)
-        self.set_mode()
+        self.set_memory("fast")
 
-    def set_mode(self, memory: Memory = "fast", compile: bool = False) -> None:
-        """Choose how a step is computed; the results stay the same.
+    def set_memory(self, memory: Memory) -> None:
+        """Choose what a forward keeps for the backward; the results stay the same.
 
-        "lean" keeps one tensor of each block and computes the others again in the backward. ``compile`` compiles the
-        forward and the backward of a block with torch.compile.
+        "fast" keeps all that the backward needs. "lean" keeps one tensor of each block and computes the others again.
         """
         check_memory(memory)
         self.memory = memory
-        self.compiled = compile
         self._pool = BufferPool()  # frees the memory of an earlier mode
-        self._run_block = torch.compile(steps.run_block) if compile else steps.run_block
-        self._push_block = torch.compile(steps.push_block) if compile else steps.push_block
-        # Only images that passed the gate go backwards, so their number differs from step to step.
-        self._pull_block = torch.compile(steps.pull_block, dynamic=True) if compile else steps.pull_block
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features [B, features] before normalisation. Any tensor may require gradient; norms alone are fastest.
@@ -140,23 +134,22 @@ class VisionTower(nn.Module):
     def run(self, images: Tensor, parameters: Sequence[NormParameters], keep: bool) -> tuple[Tensor, Kept | None]:
         """Return features of a few images with these norm parameters, without gradient, and what a backward needs."""
         eps, depth, fast = self.config.eps, self.config.depth, keep and self.memory == "fast"
-        arena = None if self.compiled else Arena(self._pool, len(images) * self._count_elements(fast), self.positions)
+        arena = Arena(self._pool, len(images) * self._count_elements(fast), self.positions)
         tokens = self._embed(images)
         x, _ = steps.normalise(tokens, parameters[0], eps)
         kept: list[Trace | Tensor] = []
         for number in range(depth):
-            if arena is not None and not fast:
+            if not fast:
                 arena.restart()
             if keep and not fast:
                 kept.append(x.clone())
             first, second = parameters[2 * number + 1 : 2 * number + 3]
             frozen = steps.freeze(self._block(number))
-            x, trace = self._run_block(x, frozen, first, second, number == depth - 1, fast, arena)
+            x, trace = steps.run_block(x, frozen, first, second, number == depth - 1, fast, arena)
             if trace is not None:
                 kept.append(trace)
         x, seen = steps.normalise(x[:, 0] if fast else x[:, 0].clone(), parameters[-1], eps)
-        if arena is not None:
-            arena.close()
+        arena.close()
         source = tokens if self.keeps_tokens else images
         return x @ self.projection, Kept(source, kept, seen, arena if fast else None) if keep else None
 
@@ -172,8 +165,8 @@ class VisionTower(nn.Module):
             frozen, trace = steps.freeze(self._block(number)), kept.blocks[number]
             first, second = parameters[2 * number + 1 : 2 * number + 3]
             if isinstance(trace, Tensor):
-                trace = self._push_block(trace, frozen, first, second, number == self.config.depth - 1)[1]
-            x, to_first, to_second = self._pull_block(x, trace, frozen, first, second)
+                trace = steps.push_block(trace, frozen, first, second, number == self.config.depth - 1)[1]
+            x, to_first, to_second = steps.pull_block(x, trace, frozen, first, second)
             yield to_second
             yield to_first
         tokens = kept.source if self.keeps_tokens else self._embed(kept.source)
