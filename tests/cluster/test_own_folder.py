@@ -27,20 +27,21 @@ def _apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_folder_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
     assert subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False).returncode == 9
-    (left,) = tmp_path.glob(f"{PREFIX}*")
+    (left,) = (path for path in tmp_path.glob(f"{PREFIX}*") if path.is_dir())
     assert (left / "checkpoint").exists()
     own = OwnFolder()
-    assert list(tmp_path.iterdir()) == [own.path]
+    assert {path.name for path in tmp_path.iterdir()} == {own.path.name, f"{own.path.name}.lock"}
     own.remove()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_folders_of_live_processes_and_of_others_stay(tmp_path: Path) -> None:
     one = OwnFolder()
-    (tmp_path / f"{PREFIX}fresh").mkdir()  # made, and not locked yet
+    (tmp_path / f"{PREFIX}fresh").mkdir()  # of something else: it has no lock
     (tmp_path / "other").mkdir()
     two = OwnFolder()
     assert one.path.exists()
-    assert {path.name for path in tmp_path.iterdir()} == {one.path.name, two.path.name, f"{PREFIX}fresh", "other"}
+    own = {name for path in (one.path, two.path) for name in (path.name, f"{path.name}.lock")}
+    assert {path.name for path in tmp_path.iterdir()} == own | {f"{PREFIX}fresh", "other"}
     one.remove()
     two.remove()

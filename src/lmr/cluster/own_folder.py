@@ -3,48 +3,43 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
+import uuid
 from pathlib import Path
 
-from lmr.core.files import acquire_lock
+from filelock import FileLock, Timeout
 
 PREFIX = "lmr-worker-"
-LOCK = ".lock"
 
 
 class OwnFolder:
-    """A folder among the system's temporary ones. Its lock ends with the process, however that ends."""
+    """A folder among the system's temporary ones. The lock beside it ends with the process, however that ends."""
 
     def __init__(self) -> None:
         remove_left_over()
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        fresh = self.path / f"{LOCK}.new"
-        self._lock = fresh.open("wb")
-        acquire_lock(self._lock)
-        os.replace(fresh, self.path / LOCK)  # others look at this name alone, and there it is locked from the start
+        self.path = Path(tempfile.gettempdir()) / f"{PREFIX}{uuid.uuid4().hex}"
+        self._lock = FileLock(_name_lock(self.path), thread_local=False)
+        self._lock.acquire()  # before the folder exists, so that others never see it without its lock
+        self.path.mkdir(mode=0o700)
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
+        _remove(self.path)
+        self._lock.release()
 
 
 def remove_left_over() -> None:
     """Remove the folders whose processes are gone: a driver that is killed takes its workers with it at once."""
-    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
-        with contextlib.suppress(OSError), lock.open("rb") as file:  # of another user, or removed in this moment
-            if _is_free(file.fileno()):
-                shutil.rmtree(lock.parent, ignore_errors=True)
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*.lock"):
+        with contextlib.suppress(Timeout, OSError), FileLock(lock, timeout=0):  # in use, or of another user
+            _remove(lock.with_suffix(""))
 
 
-def _is_free(descriptor: int) -> bool:
-    """Return True if nobody holds the lock of an open file; False where that cannot be known."""
-    try:
-        import fcntl
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    _name_lock(folder).unlink(missing_ok=True)
 
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):
-        return False
-    return True
+
+def _name_lock(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")

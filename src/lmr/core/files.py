@@ -7,10 +7,8 @@ import errno
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from filelock import FileLock, Timeout
 
@@ -120,28 +118,6 @@ def check_folder(folder: Path, names: tuple[str, ...] = ()) -> None:
             raise LmrError(f"{str(folder / name)!r} is a folder, but a file is written there; give another --out.")
 
 
-def acquire_lock(file: IO[bytes], wait: float = 0.0) -> bool:
-    """Lock an open file until it is closed or the process ends, however it ends; False if another process holds it.
-
-    Tries for ``wait`` seconds. Returns True on systems and network disks without such locks.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    end = time.monotonic() + wait
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= end:
-                return False
-            time.sleep(0.05)
-        except OSError:
-            return True
-
-
 @contextlib.contextmanager
 def hold_lock(path: AnyPath, message: str, wait: float = 0.0, failed: str = "") -> Iterator[None]:
     """Hold the lock file ``path`` within this context; LmrError with ``message`` if another process holds it.
@@ -150,7 +126,8 @@ def hold_lock(path: AnyPath, message: str, wait: float = 0.0, failed: str = "") 
     processes hold different ones. ``failed`` begins the error if the file cannot be opened. Disks without locks are
     trusted.
     """
-    lock = FileLock(path, timeout=wait, fallback_to_soft=False)
+    # Any thread may leave the context: a store is closed by another one than opened it.
+    lock = FileLock(path, timeout=wait, fallback_to_soft=False, thread_local=False)
     try:
         lock.acquire()
     except Timeout as error:

@@ -5,16 +5,17 @@ The engine alone knows what the texts and bytes mean. ``sqlite3 FILE ".backup CO
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from lmr.core.errors import LmrError
-from lmr.core.files import acquire_lock
+from lmr.core.files import hold_lock
 from lmr.service.store.schema import OF_STREAM, TABLES, VERSION, connect
 from lmr.service.store.stored_types import Claim, KeptAnswer, StoredEvent, StoredState, StreamChange, Transaction
 
@@ -36,7 +37,9 @@ class Store:
 
     def __init__(self, path: str | os.PathLike[str] | None, identity: Mapping[str, str]) -> None:
         self.path, self.identity = None if path is None else Path(path), dict(identity)
-        self._lock_file = None if self.path is None else _lock(self.path)
+        self._held = contextlib.ExitStack()  # the lock of the file
+        if self.path is not None:
+            self._held.enter_context(_lock(self.path))
         self._writing, self._reading = threading.RLock(), threading.RLock()
         try:
             self._writer = connect(self.path)
@@ -47,8 +50,7 @@ class Store:
                 self._writer.close()
                 raise
         except (sqlite3.Error, LmrError) as error:
-            if self._lock_file is not None:
-                self._lock_file.close()
+            self._held.close()
             if isinstance(error, LmrError):
                 raise
             raise LmrError(f"Cannot use the store {str(self.path)!r}: {error}; give another --state-dir.") from error
@@ -99,8 +101,7 @@ class Store:
         with self._writing, self._reading:
             self._reader.close()
             self._writer.close()
-            if self._lock_file is not None:
-                self._lock_file.close()
+            self._held.close()
 
     # Reading: what was committed.
 
@@ -232,19 +233,15 @@ class WriteBlock:
                 self.database.execute("ROLLBACK")
 
 
-def _lock(path: Path) -> IO[bytes]:
-    """Create the folder of the store and lock it against other processes."""
+def _lock(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Create the folder of the store, and return a context in which no other process opens it."""
+    failed = f"Cannot use the folder {str(path.parent)!r}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.with_name(path.name + ".lock").open("ab")
     except OSError as error:
-        raise LmrError(
-            f"Cannot use the folder {str(path.parent)!r}: {error.strerror}; give another --state-dir."
-        ) from error
-    if not acquire_lock(file):
-        file.close()
-        raise LmrError(f"Another process uses the store {str(path)!r}; end it, or give another --state-dir.")
-    return file
+        raise LmrError(f"{failed}: {error.strerror}; give another --state-dir.") from error
+    message = f"Another process uses the store {str(path)!r}; end it, or give another --state-dir."
+    return hold_lock(path.with_name(f"{path.name}.lock"), message, failed=failed)
 
 
 def _write_change(database: sqlite3.Connection, stream: str, change: StreamChange, keys: int) -> None:
