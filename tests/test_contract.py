@@ -43,7 +43,7 @@ def clip(backbone: lmr.Backbone) -> lmr.ZeroShot:
 @pytest.fixture(scope="module")
 def batches(backbone: Any) -> list[Tensor]:
     pictures, _ = draw(range(sum(SIZES)), seed=3)
-    return list(backbone.preprocess_pixels(torch.from_numpy(pictures)).split(SIZES))
+    return list(backbone.preprocess(torch.from_numpy(pictures)).split(SIZES))
 
 
 @pytest.fixture(scope="module", params=METHODS)

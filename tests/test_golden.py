@@ -49,7 +49,7 @@ def draw_batches() -> list[torch.Tensor]:
     world = CorruptedOnTheFly("pocket-c", PocketWorld(seed=11, count=5 * 12), "cifar", seed=11)
     stream = make_stream(world, "gaussian_noise", severity=3, order="file", batch_size=12)
     pictures = [torch.from_numpy(np.stack(batch.images)) for batch in stream]
-    return [backbone.preprocess_pixels(part).double() for part in pictures]  # type: ignore[attr-defined]
+    return [backbone.preprocess(part).double() for part in pictures]  # type: ignore[attr-defined]
 
 
 @cache
@@ -57,7 +57,7 @@ def draw_clean() -> list[torch.Tensor]:
     backbone = lmr.load("pocket")
     world = PocketWorld(seed=12, count=2 * 12)
     pictures = [np.stack(world.read("clean", 0, range(first, first + 12))) for first in (0, 12)]
-    return [backbone.preprocess_pixels(torch.from_numpy(part)).double() for part in pictures]  # type: ignore[attr-defined]
+    return [backbone.preprocess(torch.from_numpy(part)).double() for part in pictures]  # type: ignore[attr-defined]
 
 
 def answer_stream(name: str, arguments: dict[str, Any]) -> list[list[list[float]]]:

@@ -31,7 +31,7 @@ def backbone() -> lmr.Backbone:
 @pytest.fixture(scope="module")
 def batches(backbone: lmr.Backbone) -> list[Tensor]:
     arrays = np.stack(open_dataset("photo-c").read("gaussian_noise", 3, range(sum(SIZES))))
-    return list(backbone.preprocess_pixels(torch.from_numpy(arrays)).split(SIZES))
+    return list(backbone.preprocess(torch.from_numpy(arrays)).split(SIZES))
 
 
 class PlainTower(nn.Module):

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import torch
-
 from lab.load.inputs import LoadModel, draw_image, draw_pixels, make_method, name_streams
 from lmr.core.state import decode_state
 from lmr.service.client.client import Client
@@ -148,8 +146,8 @@ def _compare(model: LoadModel, camera: SteadyCamera, state: bytes, spec: str, wa
     solo = make_method(model, backbone, 1, spec, watched)
     worst, labels = 0.0, 0
     for turn, answer in enumerate(camera.answers):
-        pixels = [torch.from_numpy(draw_pixels(place, model.side).copy()) for place in camera.list_places(turn)]
-        alone = solo.step(backbone.preprocess_pixels(torch.stack(pixels)))
+        pixels = [draw_pixels(place, model.side) for place in camera.list_places(turn)]
+        alone = solo.step(backbone.preprocess(pixels))
         shares, best = alone.logits.softmax(1).max(1)
         for row, found in enumerate(answer.answers):
             worst = max(worst, abs(float(shares[row]) - (found.probability or 0.0)))

@@ -50,8 +50,8 @@ def measure_many_streams(bench: LoadBench) -> LoadResult:
     for stream, answers in kept.items():
         solo = make_method(model, backbone, 1, spec, watched)
         for turn, answer in enumerate(answers):
-            pixels = [torch.from_numpy(draw_pixels(place, model.side).copy()) for place in _list_places(stream, turn)]
-            alone = solo.step(backbone.preprocess_pixels(torch.stack(pixels)))
+            pixels = [draw_pixels(place, model.side) for place in _list_places(stream, turn)]
+            alone = solo.step(backbone.preprocess(pixels))
             gap, equal = _compare(alone, answer, model.classes)
             worst, same = max(worst, gap), same and equal
     growth = memories[-1] / memories[0]

@@ -62,7 +62,7 @@ class BareLoop:
         keep_freed_memory()  # as the service does
         self._method = make_method(model, backbone, streams, spec, watched)
         count = streams * each
-        self._images = backbone.preprocess_pixels(draw_tensor(range(count), model.side))
+        self._images = backbone.preprocess(draw_tensor(range(count), model.side))
         self._ids = torch.arange(streams).repeat_interleave(each)
         self._step()  # one-time costs are not measured
 

@@ -137,7 +137,7 @@ def run_trial(
     events: list[dict[str, Any]] = []  # of all steps: the watch keeps only the last ones
     stream = show(dataset, trial.kind, settings.steps, settings.batch_size, settings.seed)
     for batch in _show_progress(stream, trial.name, settings.steps):
-        images = backbone.preprocess_pixels(torch.from_numpy(batch.images)).to(classifier.device)
+        images = backbone.preprocess(batch.images).to(classifier.device)
         truth = torch.from_numpy(batch.labels)
         with torch.no_grad():
             frozen = classifier.cosines(classifier.features(images)).argmax(1)

@@ -54,7 +54,7 @@ def test_a_step_imports_no_symbolic_algebra() -> None:
         "method = lmr.create('lmr', backbone.classifier(['red ring', 'blue star', 'green heart']), preset='auto')\n"
         "torch.manual_seed(0)\n"
         "images = torch.randint(256, (16, 32, 32, 3), dtype=torch.uint8)\n"
-        "assert method.step(backbone.preprocess_pixels(images)).info['stepped']\n"
+        "assert method.step(backbone.preprocess(images)).info['stepped']\n"
         "assert 'sympy' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

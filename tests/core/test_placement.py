@@ -89,7 +89,7 @@ def test_half_precision_keeps_norms_prototypes_and_states(
     norms = [norm.weight.clone() for norm in list_norms(clip.encoder)]
     method.to(dtype)
     assert clip.dtype == backbone.dtype == dtype
-    assert backbone.preprocess_pixels(torch.zeros(1, 32, 32, 3, dtype=torch.uint8)).dtype == dtype
+    assert backbone.preprocess(torch.zeros(1, 32, 32, 3, dtype=torch.uint8)).dtype == dtype
     assert clip.prototypes.dtype == torch.float32
     assert all(torch.equal(norm.weight, old) for norm, old in zip(list_norms(clip.encoder), norms, strict=True))
     assert all(torch.equal(method.state[key], value) for key, value in kept.items())

@@ -275,7 +275,7 @@ def test_precision_of_frozen_weights(dtype: torch.dtype, whole: Path) -> None:
             torch.testing.assert_close(value, full.state_dict()[key].to(kept), atol=0, rtol=0 if "ln_" in key else 1e-6)
     image = backbone.preprocess(Image.new("RGB", (50, 40), (200, 30, 90)))
     assert image.dtype == dtype
-    assert backbone.preprocess_pixels(torch.zeros(2, 9, 9, 3, dtype=torch.uint8)).dtype == dtype
+    assert backbone.preprocess(torch.zeros(2, 9, 9, 3, dtype=torch.uint8)).dtype == dtype
     texts = ["a cat", "a dog"]
     assert backbone.encode_text(texts).dtype == wide
     coarse = {torch.bfloat16: 0.1, torch.float16: 0.01, torch.float64: 1e-6}[dtype]

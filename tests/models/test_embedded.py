@@ -44,7 +44,7 @@ def pocket() -> Embedded:
 
 @pytest.fixture(scope="module")
 def drawings(pocket: Embedded) -> Tensor:
-    return pocket.preprocess_pixels(torch.from_numpy(draw(range(7), seed=4)[0]))
+    return pocket.preprocess(torch.from_numpy(draw(range(7), seed=4)[0]))
 
 
 # The towers.
@@ -245,7 +245,7 @@ def test_bad_names_and_templates_get_a_message(names: Any, templates: Any, words
 
 def test_image_of_the_models_size_is_its_pixels(pocket: Embedded) -> None:
     images, _ = draw(range(4), seed=8)
-    expected = pocket.preprocess_pixels(torch.from_numpy(images))
+    expected = pocket.preprocess(torch.from_numpy(images))
     assert expected.shape == (4, 3, 32, 32)
     assert expected.dtype == torch.float32
     for image, pixels in zip(images, expected, strict=True):
@@ -262,13 +262,13 @@ EDGES = [(32, 32), (33, 32), (32, 33), (31, 64), (1, 1), (1, 50), (50, 1), (2, 3
 def test_any_size_is_scaled_and_cropped(size: tuple[int, int], pocket: Embedded) -> None:
     """A plain image stays plain; a ramp stays a ramp about the centre, whatever the shape of the image."""
     plain = pocket.preprocess(Image.new("RGB", size, (200, 100, 50)))
-    expected = pocket.preprocess_pixels(torch.tensor([200, 100, 50], dtype=torch.uint8).expand(1, 32, 32, 3))[0]
+    expected = pocket.preprocess(torch.tensor([200, 100, 50], dtype=torch.uint8).expand(1, 32, 32, 3))[0]
     assert torch.equal(plain, expected)
     width, height = size
     across = np.tile(np.linspace(0, 255, width)[None, :, None], (height, 1, 3)).round().astype(np.uint8)
     ramp = pocket.preprocess(Image.fromarray(across))
     assert ramp.shape == (3, 32, 32)
-    middle = pocket.preprocess_pixels(torch.full((1, 32, 32, 3), 127, dtype=torch.uint8))[0, 0, 0, 0]
+    middle = pocket.preprocess(torch.full((1, 32, 32, 3), 127, dtype=torch.uint8))[0, 0, 0, 0]
     if width > 1:
         assert (ramp[0].diff(dim=1) >= -0.04).all()
         assert abs(float(ramp[0, 16].mean() - middle)) < 0.25
@@ -375,7 +375,7 @@ def photo() -> Embedded:
 
 @pytest.fixture(scope="module")
 def photographs(photo: Embedded) -> Tensor:
-    return photo.preprocess_pixels(torch.from_numpy(np.stack(Photographs().read("clean", 0, range(7)))))
+    return photo.preprocess(torch.from_numpy(np.stack(Photographs().read("clean", 0, range(7)))))
 
 
 # The image tower, by hand.
@@ -567,7 +567,7 @@ def test_it_recognises_photographs_it_was_not_trained_on(photo: Embedded) -> Non
     pixels = torch.from_numpy(np.stack(photos.read("clean", 0, range(0, 2000, 4))))
     labels = torch.from_numpy(photos.labels("clean")[::4])
     with torch.no_grad():
-        answers = classifier.cosines(classifier.features(photo.preprocess_pixels(pixels))).argmax(1)
+        answers = classifier.cosines(classifier.features(photo.preprocess(pixels))).argmax(1)
     assert (answers == labels).float().mean() > 0.85
 
 

@@ -98,27 +98,12 @@ def test_image_is_filtered_as_by_hand(size: tuple[int, int], resize: Any, kind: 
     preprocessing = Preprocessing(24, OPENAI_MEAN, OPENAI_STD, resize, kind)
     for image in (draw_noise(*size), draw_scene(*size)):
         expected = preprocess_by_hand(image, preprocessing)
-        for values in (
-            preprocessing.prepare_image(Image.fromarray(image)),
-            preprocessing.prepare_pixels(torch.from_numpy(image)[None])[0],
-        ):
-            assert values.shape == (3, 24, 24)
-            assert values.dtype == torch.float32
-            gap = (to_levels(values, preprocessing) - torch.from_numpy(expected)).abs()
-            assert gap.max() < 2.01  # a tie may fall to the other side in both passes
-            assert (gap > 0.01).float().mean() < 0.1  # ties are common where the ratio is simple, seldom elsewhere
-
-
-@pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
-def test_arrays_are_resized_as_images_are(preprocessing: Preprocessing) -> None:
-    """But for fewer than one value in a hundred, which are a level off, seldom two: at sizes that photographs have."""
-    large = Preprocessing(224, preprocessing.mean, preprocessing.std, preprocessing.resize)
-    for size in ((375, 500), (500, 333), (96, 128)):
-        image = draw_scene(*size)
-        gap = large.prepare_pixels(torch.from_numpy(image)[None])[0] - large.prepare_image(Image.fromarray(image))
-        levels = (gap * torch.tensor(large.std).view(3, 1, 1) * 255).abs()
-        assert levels.max() < 2.01
-        assert (levels > 0.01).float().mean() < 0.01
+        values = preprocessing.prepare_image(Image.fromarray(image))
+        assert values.shape == (3, 24, 24)
+        assert values.dtype == torch.float32
+        gap = (to_levels(values, preprocessing) - torch.from_numpy(expected)).abs()
+        assert gap.max() < 2.01  # a tie may fall to the other side in both passes
+        assert (gap > 0.01).float().mean() < 0.1  # ties are common where the ratio is simple, seldom elsewhere
 
 
 # Against the processors of transformers, which follow the same recipe.
@@ -160,46 +145,15 @@ def test_half_pixels_go_to_the_even_side(long: int, first: int) -> None:
     for given, expected in ((image, wide), (tall, wide.transpose(1, 0, 2))):
         levels = to_levels(CLIP.prepare_image(Image.fromarray(np.ascontiguousarray(given))), CLIP)
         assert torch.equal(levels.round(), torch.from_numpy(expected.transpose(2, 0, 1).astype(np.float32)))
-        again = CLIP.prepare_pixels(torch.from_numpy(np.ascontiguousarray(given))[None])[0]
-        assert torch.equal(levels, to_levels(again, CLIP))
 
 
 @pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
 def test_the_models_own_size_is_taken_as_it_is(preprocessing: Preprocessing) -> None:
     images = np.stack([draw_noise(24, 24, seed) for seed in range(3)])
-    values = preprocessing.prepare_pixels(torch.from_numpy(images))
+    values = torch.stack([preprocessing.prepare_image(Image.fromarray(image)) for image in images])
     mean, std = (np.array(v, np.float32) for v in (preprocessing.mean, preprocessing.std))
     expected = (images.astype(np.float32) / np.float32(255) - mean) / std
     assert torch.equal(values, torch.from_numpy(expected.transpose(0, 3, 1, 2)))
-    for image, value in zip(images, values, strict=True):
-        assert torch.equal(preprocessing.prepare_image(Image.fromarray(image)), value)
-
-
-def test_many_images_are_those_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    images = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(7)]))
-    whole = CLIP.prepare_pixels(images)
-    assert whole.shape == (7, 3, 24, 24)
-    for image, values in zip(images, whole, strict=True):
-        assert torch.equal(CLIP.prepare_pixels(image[None])[0], values)
-    monkeypatch.setattr("lmr.models.preprocessing._PIXELS", 3100)  # two images at a time
-    assert torch.equal(CLIP.prepare_pixels(images), whole)
-    monkeypatch.setattr("lmr.models.preprocessing._PIXELS", 1)
-    assert torch.equal(CLIP.prepare_pixels(images), whole)
-
-
-def test_pixels_may_be_any_view_and_are_left_alone() -> None:
-    images = torch.from_numpy(np.stack([draw_noise(30, 50, seed) for seed in range(4)]))
-    before = images.clone()
-    view = images.flip(0).transpose(1, 2)[::2]
-    assert torch.equal(CLIP.prepare_pixels(view), CLIP.prepare_pixels(view.contiguous()))
-    assert torch.equal(images, before)
-
-
-@pytest.mark.parametrize("size", [(24, 24), (30, 50)], ids=str)
-def test_no_images_give_no_images(size: tuple[int, int]) -> None:
-    values = CLIP.prepare_pixels(torch.zeros(0, *size, 3, dtype=torch.uint8))
-    assert values.dtype == torch.float32
-    assert values.shape == (0, 3, 24, 24)
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -221,8 +175,6 @@ def test_strip_costs_no_memory(preprocessing: Preprocessing, turned: bool) -> No
         patch.setattr(Image.Image, "resize", note)
         values = preprocessing.prepare_image(Image.fromarray(strip))
     assert largest <= 24 * 24 * 65 if preprocessing is CLIP or turned else largest <= 24 * 24
-    gap = (preprocessing.prepare_pixels(torch.from_numpy(strip)[None])[0] - values).abs().max()
-    assert gap < 2.01 / 255 / min(preprocessing.std)
     if preprocessing is CLIP:
         assert (to_levels(values, CLIP)[0] > 254).all()
         assert (to_levels(values, CLIP)[1:] < 1).all()
@@ -259,23 +211,6 @@ def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
 def test_what_is_not_a_image_gets_a_message(given: Any) -> None:
     with pytest.raises(lmr.LmrError, match=rf"Expected a PIL image, got {type(given).__name__}\."):
         CLIP.prepare_image(given)
-
-
-@pytest.mark.parametrize(
-    ("pixels", "words"),
-    [
-        (np.zeros((1, 24, 24, 3), np.uint8), "got ndarray"),
-        (torch.zeros(1, 24, 24, 3), r"got \[1, 24, 24, 3\] of torch.float32"),
-        (torch.zeros(24, 24, 3, dtype=torch.uint8), r"got \[24, 24, 3\]"),
-        (torch.zeros(1, 3, 24, 24, dtype=torch.uint8), r"got \[1, 3, 24, 24\]"),
-        (torch.zeros(1, 24, 24, 4, dtype=torch.uint8), r"got \[1, 24, 24, 4\]"),
-        (torch.zeros(1, 0, 24, 3, dtype=torch.uint8), "with pixels"),
-        (None, "got NoneType"),
-    ],
-)
-def test_what_is_not_images_gets_a_message(pixels: Any, words: str) -> None:
-    with pytest.raises(lmr.LmrError, match=words):
-        CLIP.prepare_pixels(pixels)
 
 
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)], ids=str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -141,10 +141,7 @@ def load_classifier(name: str, dtype: str, device: str, classes: tuple[str, ...]
 
 def preprocess(backbone: Backbone, arrays: list[ImageArray], device: torch.device) -> Tensor:
     """Convert images of any sizes to inputs of the encoder: [B, *input_shape]."""
-    convert: Callable[[Tensor], Tensor] = backbone.preprocess_pixels
-    if len({array.shape for array in arrays}) == 1:
-        return convert(torch.stack([torch.from_numpy(array) for array in arrays])).to(device)
-    return torch.cat([convert(torch.from_numpy(array).unsqueeze(0)) for array in arrays]).to(device)
+    return backbone.preprocess(arrays).to(device)
 
 
 def read_inputs(

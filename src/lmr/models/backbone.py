@@ -106,10 +106,6 @@ class Backbone(ABC):
         """
         return ImagePreprocess(self.preprocessing, self.dtype)
 
-    def preprocess_pixels(self, pixels: Tensor) -> Tensor:
-        """Return uint8 images [N, h, w, 3] of one size as inputs [N, *input_shape] of the encoder, on their device."""
-        return self.preprocessing.prepare_pixels(pixels).to(self.dtype)
-
     @abstractmethod
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Return unit features [N, D] of N texts, without gradient."""

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.models.formats.configs import HALF, Settings, build, read_steps
-from lmr.models.preprocessing import Preprocessing, check_image, check_pixels, convert_to_rgb
+from lmr.models.preprocessing import Preprocessing, check_image, convert_to_rgb
 
 _COLUMNS = 2  # beside the pixels of a patch
 _STEP = 1e-5  # to which transformers finds the scale of an image
@@ -51,19 +51,11 @@ class PatchPreprocessing(Preprocessing):
         rows, columns = fit_grid(image.height, image.width, self.patch, self.patches)
         size = (columns * self.patch, rows * self.patch)
         scaled = convert_to_rgb(image).resize(size, Image.Resampling[self.interpolation.upper()])
-        pixels = torch.frombuffer(bytearray(scaled.tobytes()), dtype=torch.uint8).view(1, size[1], size[0], 3)
-        cut = self._normalise(pixels)[0].reshape(3, rows, self.patch, columns, self.patch)
+        cut = self._normalise(scaled).reshape(3, rows, self.patch, columns, self.patch)
         flat = cut.permute(1, 3, 2, 4, 0).reshape(rows * columns, -1)
         there, first = torch.ones(len(flat), 1), torch.zeros(len(flat), 1)
         first[:columns] = 1
         return F.pad(torch.cat([flat, there, first], 1), (0, 0, 0, self.patches - len(flat)))
-
-    def prepare_pixels(self, pixels: Tensor) -> Tensor:
-        """Return uint8 images [N, h, w, 3] as float32 [N, patches, 3 * patch * patch + 2], on their device."""
-        check_pixels(pixels)
-        images = [self.prepare_image(Image.fromarray(one)) for one in pixels.cpu().numpy()]
-        stacked = torch.stack(images) if images else torch.empty(0, *self.input_shape)
-        return stacked.to(pixels.device)
 
 
 def fit_grid(height: int, width: int, patch: int, most: int) -> tuple[int, int]:

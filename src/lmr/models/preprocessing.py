@@ -1,4 +1,4 @@
-"""Images to inputs of an image tower, without torchvision: PIL for files, tensors for arrays."""
+"""Images to inputs of an image tower, without torchvision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.images.files import decode_image, open_image, scale_to_8_bits
@@ -31,7 +30,6 @@ Interpolation = Literal["bicubic", "bilinear"]
 MEANS, DEVIATIONS = (-1000.0, 1000.0), (0.001, 1000.0)
 
 _STRIP = 64  # an image this many times longer than wide is cropped first, as resizing it could take gigabytes
-_PIXELS = 2**22  # pixels that are resized at a time; they take 48 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -92,37 +90,13 @@ class Preprocessing:
         left, top = self._centre(width), self._centre(height)
         if image.size != (self.resolution, self.resolution):
             image = image.crop((left, top, left + self.resolution, top + self.resolution))
-        pixels = np.asarray(image)
-        ready = np.empty((3, *pixels.shape[:2]), np.float32)
-        for channel, levels in enumerate(self._levels):
-            np.take(levels, pixels[..., channel], out=ready[channel], mode="clip")  # other modes make a copy first
-        return torch.from_numpy(ready)
-
-    def prepare_pixels(self, pixels: Tensor) -> Tensor:
-        """Return uint8 images [N, h, w, 3] of one size, on any device, as float32 [N, 3, resolution, resolution].
-
-        Images of the model's own size give exactly what ``prepare_image`` gives. For other sizes fewer than one
-        value in a hundred (a few on hard contrasts) is rounded to the next of the 256 levels, seldom to the next but
-        one: PIL filters with fixed-point weights, this with floats.
-        """
-        check_pixels(pixels)
-        x, y = self._trim(pixels.shape[2], pixels.shape[1])
-        pixels = pixels[:, y : pixels.shape[1] - y, x : pixels.shape[2] - x]
-        width, height = self._scale(pixels.shape[2], pixels.shape[1])
-        left, top = self._centre(width), self._centre(height)
-        if (height, width) != tuple(pixels.shape[1:3]) and len(pixels):
-            largest = max(width, pixels.shape[2]) * max(height, pixels.shape[1])
-            count = max(1, _PIXELS // largest)
-            parts = (pixels[first : first + count] for first in range(0, len(pixels), count))
-            pixels = torch.cat([self._resize(part, width, height) for part in parts])
-        return self._normalise(pixels[:, top : top + self.resolution, left : left + self.resolution])
+        return self._normalise(image)
 
     @cached_property
     def _levels(self) -> NDArray[np.float32]:
         """The input for each of the 256 levels of a channel [3, 256]; small images take half the time with it."""
-        levels = torch.arange(256, dtype=torch.uint8).view(1, 256, 1, 1).expand(1, 256, 1, 3)
-        table: NDArray[np.float32] = self._normalise(levels)[0, :, :, 0].numpy()
-        return table
+        levels = np.arange(256, dtype=np.float32) / np.float32(255)
+        return np.stack([(levels - np.float32(m)) / np.float32(s) for m, s in zip(self.mean, self.std, strict=True)])
 
     def _trim(self, width: int, height: int) -> tuple[int, int]:
         """Return the columns and rows to crop at either end of a strip, whose centre alone is used."""
@@ -143,19 +117,13 @@ class Preprocessing:
         """Return where the crop begins; half pixels go to the even neighbour, as torchvision's CenterCrop does."""
         return round((edge - self.resolution) / 2.0)
 
-    def _resize(self, pixels: Tensor, width: int, height: int) -> Tensor:
-        """Resize uint8 [n, h, w, 3] to [n, height, width, 3]; both passes are rounded to 8 bits, as PIL does."""
-        x = pixels.permute(0, 3, 1, 2).float()
-        for across, down in _list_passes((pixels.shape[2], pixels.shape[1]), (width, height)):
-            x = F.interpolate(x, (down, across), mode=self.interpolation, antialias=True, align_corners=False)
-            x = (x + 0.5).floor_().clamp_(0, 255)
-        return x.to(torch.uint8).permute(0, 2, 3, 1)
-
-    def _normalise(self, pixels: Tensor) -> Tensor:
-        """Map uint8 [N, H, W, 3] to float32 [N, 3, H, W], by channel, so that no constant is copied to a device."""
-        scaled = pixels.permute(0, 3, 1, 2).float() / 255
-        channels = zip(scaled.unbind(1), self.mean, self.std, strict=True)
-        return torch.stack([(channel - mean) / std for channel, mean, std in channels], dim=1)
+    def _normalise(self, image: Image.Image) -> Tensor:
+        """Return an RGB image as float32 [3, height, width]."""
+        pixels = np.asarray(image)
+        ready = np.empty((3, *pixels.shape[:2]), np.float32)
+        for channel, levels in enumerate(self._levels):
+            np.take(levels, pixels[..., channel], out=ready[channel], mode="clip")  # other modes make a copy first
+        return torch.from_numpy(ready)
 
 
 def check_image(image: object) -> None:
@@ -164,15 +132,6 @@ def check_image(image: object) -> None:
         raise LmrError(f"Expected a PIL image, got {type(image).__name__}.")
     if min(image.size) == 0:
         raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
-
-
-def check_pixels(pixels: object) -> None:
-    """Refuse what is not a uint8 tensor [N, h, w, 3] with pixels."""
-    if not isinstance(pixels, Tensor) or pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
-        came = f"{list(pixels.shape)} of {pixels.dtype}" if isinstance(pixels, Tensor) else type(pixels).__name__
-        raise LmrError(f"Expected images as a uint8 tensor ['N', 'h', 'w', 3], got {came}.")
-    if min(pixels.shape[1:3]) == 0:
-        raise LmrError(f"Expected images with pixels, got {list(pixels.shape)}.")
 
 
 def convert_to_rgb(image: Image.Image) -> Image.Image:

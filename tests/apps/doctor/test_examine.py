@@ -57,12 +57,7 @@ class Whole(lmr.Backbone):
 
     def preprocess(self, image: Image.Image) -> Tensor:
         square = image.convert("RGB").resize((32, 32))
-        return self.preprocess_pixels(
-            torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8).view(1, 32, 32, 3)
-        )[0]
-
-    def preprocess_pixels(self, pixels: Tensor) -> Tensor:
-        return pixels.permute(0, 3, 1, 2).float() / 255
+        return torch.frombuffer(bytearray(square.tobytes()), dtype=torch.uint8).view(32, 32, 3).permute(2, 0, 1) / 255
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         return F.normalize(torch.stack([self.encode_one(text) for text in texts]), dim=-1)
@@ -103,11 +98,6 @@ class Mute(Whole):
 class Silent(Whole):
     def encode_one(self, text: str) -> Tensor:
         return torch.zeros(16) if "dog" in text else super().encode_one(text)
-
-
-class Crooked(Whole):
-    def preprocess(self, image: Image.Image) -> Tensor:
-        return super().preprocess(image).flip(0)  # blue, green, red
 
 
 class Normless(nn.Module):
@@ -173,7 +163,6 @@ def test_a_sound_model_passes() -> None:
         ),
         (lambda: examine_tower(Broken(lean_on_batch)), CheckKind.BATCH_SIZE),
         (lambda: examine_tower(Broken(add_noise)), CheckKind.DETERMINISTIC),
-        (lambda: examine(Crooked()), CheckKind.FILES_AND_ARRAYS),
         (lambda: examine(Mute()), CheckKind.TEXTS_FINITE),
         (lambda: examine(Silent()), CheckKind.TEXTS_UNIT),
         (lambda: examine(Deaf()), CheckKind.STEP_ADAPTS),
@@ -189,18 +178,6 @@ def test_every_check_can_fail(make: Callable[[], DoctorReport], failed: CheckKin
     assert not report.ok
     assert failed in report.failed, str(report)
     assert f"  FAILED  {failed.value}: " in str(report)
-
-
-def test_model_that_takes_no_arrays_is_not_failed_for_it() -> None:
-    class FilesOnly(Whole):
-        preprocess_pixels = lmr.Backbone.preprocess_pixels
-
-        def preprocess(self, image: Image.Image) -> Tensor:
-            return Whole().preprocess(image)
-
-    report = examine(FilesOnly())
-    assert report.ok
-    assert "  -       files and arrays are preprocessed alike: not checked, the model takes no arrays\n" in str(report)
 
 
 def test_class_names_that_read_alike_are_one_text() -> None:
@@ -391,7 +368,7 @@ def test_default_model_is_measured_on_the_photographs_of_the_package() -> None:
     places = choose_places(2000, 60)
     clip = backbone.classifier(photographs.classes)
     pixels = torch.stack([torch.from_numpy(image) for image in photographs.read("clean", 0, places)])
-    answers = lmr.create("zeroshot", clip).step(backbone.preprocess_pixels(pixels)).labels
+    answers = lmr.create("zeroshot", clip).step(backbone.preprocess(pixels)).labels
     assert accuracy.right == int((answers.numpy() == photographs.labels("clean")[places]).sum())
     assert f"({accuracy.right} of 60 images, 10 classes, the default prompt)\n" in str(accuracy)
     assert "  from the 2000 images of the test set of CIFAR-10 that come with lmr" in str(accuracy)

@@ -53,7 +53,7 @@ def answer_by_hand(spec: str, task: Task) -> tuple[torch.Tensor, np.ndarray, lis
     backbone = lmr.load("pocket")
     method = lmr.create(spec, backbone.classifier(dataset.classes))
     batches = list(make_stream(dataset, "jpeg_compression", severity=5, limit=60, batch_size=16))
-    answers = [method.step(backbone.preprocess_pixels(torch.from_numpy(np.stack(b.images)))) for b in batches]
+    answers = [method.step(backbone.preprocess(np.stack(b.images))) for b in batches]
     return torch.cat([answer.logits for answer in answers]), np.concatenate([b.labels for b in batches]), answers
 
 
@@ -216,7 +216,7 @@ def test_forgetting_asks_for_clean_pictures_after_the_stream(tmp_path: Path) -> 
     classifier = backbone.classifier(dataset.classes)
     right = []
     for batch in make_stream(dataset, "clean", seed=1, limit=70):
-        images = backbone.preprocess_pixels(torch.from_numpy(np.stack(batch.images)))
+        images = backbone.preprocess(np.stack(batch.images))
         right += (classifier.cosines(classifier.features(images)).argmax(1).numpy() == batch.labels).tolist()
     assert len(right) == 70
     assert row.metrics["clean_accuracy"] == pytest.approx(sum(right) / 70)

@@ -34,10 +34,9 @@ NO_TOKENIZER = "the model has no tokenizer, so it cannot read texts"
 
 
 class CheckKind(enum.Enum):
-    """A check, with its title. The first four stand for a group of checks that failed before it measured anything."""
+    """A check, with its title. The first three stand for a group of checks that failed before it measured anything."""
 
     IMAGE_SIDE = "image features"
-    PREPROCESSING = "preprocessing"
     TEXT_SIDE = "text features"
     GRADIENT_STEP = "gradient step"
     IMAGES_FINITE = "image features are finite"
@@ -45,7 +44,6 @@ class CheckKind(enum.Enum):
     IMAGES_DIFFER = "different images have different features"
     BATCH_SIZE = "batch size changes nothing"
     DETERMINISTIC = "deterministic"
-    FILES_AND_ARRAYS = "files and arrays are preprocessed alike"
     TEXTS_FINITE = "text features are finite"
     TEXTS_UNIT = "text features are unit vectors"
     TEXTS_DIFFER = "different texts have different features"
@@ -75,7 +73,6 @@ def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]
     inputs = torch.stack([backbone.preprocess(image) for image in images]).to(device, dtype)
     groups: list[tuple[CheckKind, Callable[[], Iterator[Check]]]] = [
         (CheckKind.IMAGE_SIDE, lambda: _check_images(backbone.encoder, inputs, tolerance)),
-        (CheckKind.PREPROCESSING, lambda: _check_pixels(backbone, images[0])),
         (CheckKind.TEXT_SIDE, lambda: _check_texts(backbone, texts, tolerance)),
         (CheckKind.GRADIENT_STEP, lambda: _check_step(backbone, texts, inputs)),
     ]
@@ -123,19 +120,6 @@ def _check_features(features: Tensor, kinds: tuple[CheckKind, CheckKind, CheckKi
     cosines = features @ features.T - 2 * torch.eye(len(features), dtype=features.dtype, device=features.device)
     nearest = float(cosines.max())
     yield Check(kinds[2], nearest < 1 - 1e-6, f"largest cosine {nearest:.4f}")
-
-
-def _check_pixels(backbone: Backbone, image: Image) -> Iterator[Check]:
-    """Check that an image of the model's own size gives the same input as a file and as an array."""
-    inherited = type(backbone).preprocess_pixels is Backbone.preprocess_pixels
-    if inherited and not hasattr(backbone, "preprocessing"):
-        yield Check(CheckKind.FILES_AND_ARRAYS, None, "not checked, the model takes no arrays")
-        return
-    height, width = backbone.input_shape[-2:]
-    square = image.convert("RGB").resize((width, height))
-    array = torch.from_numpy(np.array(square)).unsqueeze(0)
-    gap = _measure_gap(backbone.preprocess_pixels(array)[0].cpu().float(), backbone.preprocess(square).cpu().float())
-    yield Check(CheckKind.FILES_AND_ARRAYS, gap <= 1e-5, f"{gap:.1e} apart")
 
 
 def _check_texts(backbone: Backbone, texts: Sequence[str], tolerance: float) -> Iterator[Check]:
