@@ -22,6 +22,8 @@ from lmr.data.streams import (
     order_by_classes,
     order_by_dirichlet,
     order_by_shift,
+    order_by_skew,
+    read_dominant,
     shuffle_places,
 )
 
@@ -257,7 +259,7 @@ def test_unknown_order_is_a_sentence() -> None:
         arrange("up", np.zeros(3, np.int64))
 
 
-@pytest.mark.parametrize("order", ["bursts", "shift"])
+@pytest.mark.parametrize("order", ["bursts", "shift", "skew"])
 @pytest.mark.parametrize("mix", [False, True])
 def test_streams_in_which_images_repeat(order: str, mix: bool) -> None:
     """A shorter stream is the beginning of a longer one, also of one with more frames than the set has images."""
@@ -320,6 +322,132 @@ def test_one_class_is_half_of_a_shifted_stream() -> None:
     assert len(seen) > 1
     with pytest.raises(ValueError, match="at least two classes"):
         order_by_shift(np.zeros(5, np.int64))
+
+
+BALANCED = np.random.default_rng(0).permutation(np.arange(4000) % 10)
+
+
+def order_plainly(
+    seed: int, count: int, lists: list[list[int]], shares: list[float], start: int
+) -> tuple[list[int], list[int]]:
+    """The classes and the images of a skewed stream, one by one; the second list of classes holds from ``start`` on."""
+    decks = {
+        name: np.random.default_rng([seed, 2, name]).permutation(np.flatnonzero(name == BALANCED)).tolist()
+        for name in range(10)
+    }
+    names, images = [], []
+    for place, chance in enumerate(np.random.default_rng([seed, 1]).random(count).tolist()):
+        classes, sum_ = lists[place >= start], 0.0
+        for name, share in zip(classes, shares, strict=True):
+            sum_ += share
+            if chance < sum_ or name == classes[-1]:
+                break
+        names.append(name)
+        images.append(decks[name].pop(0))
+    return names, images
+
+
+@pytest.mark.parametrize(
+    ("dominant", "given", "shares"),
+    [
+        ("3", {"majority": 0.6}, [0.6] + [0.4 / 9] * 9),
+        ("3+7", {"majority": 0.8}, [0.4] * 2 + [0.2 / 8] * 8),
+        ("7", {"tail": 0.6}, [0.4 * 0.6**k / (1 - 0.6**10) for k in range(10)]),
+        ("", {}, [0.8] + [0.2 / 9] * 9),
+        ("3>7", {"majority": 0.5}, [0.5] + [0.5 / 9] * 9),
+    ],
+)
+def test_skewed_streams_against_plain_python(dominant: str, given: dict, shares: list[float]) -> None:
+    drawn = np.random.default_rng([2, 0]).permutation(10).tolist()
+    heads = [[int(name) for name in part.split("+") if name] for part in dominant.split(">")]
+    lists = [head + [name for name in drawn if name not in head] for head in heads]
+    names, images = order_plainly(2, 300, [*lists, lists[-1]][:2], shares, 150)
+    found = order_by_skew(BALANCED, 2, 300, dominant=read_dominant(dominant), **given)
+    assert found.tolist() == images
+    assert BALANCED[found].tolist() == names
+    assert len(set(images)) == 300  # no image comes twice while there are others of its class
+
+
+def test_shares_of_a_skewed_stream() -> None:
+    counts = np.bincount(BALANCED[order_by_skew(BALANCED, 1, 20_000, majority=0.95, dominant=((4,),))])
+    np.testing.assert_allclose(counts / 20_000, [0.05 / 9] * 4 + [0.95] + [0.05 / 9] * 5, atol=0.005)
+    counts = np.bincount(BALANCED[order_by_skew(BALANCED, 1, 20_000, tail=0.6, dominant=((4,),))])
+    assert counts.argmax() == 4
+    np.testing.assert_allclose(np.sort(counts)[::-1] / 20_000, 0.4 * 0.6 ** np.arange(10) / (1 - 0.6**10), atol=0.01)
+    halves = BALANCED[order_by_skew(BALANCED, 1, 2000, dominant=((4,), (5,)))].reshape(2, 1000)
+    assert [int(np.bincount(half).argmax()) for half in halves] == [4, 5]
+    assert [abs((half == name).mean() - 0.8) < 0.04 for half, name in zip(halves, (4, 5), strict=True)] == [True, True]
+
+
+def test_a_shorter_skewed_stream_begins_a_longer_one() -> None:
+    for shape in ({"dominant": ((3,),)}, {"tail": 0.6}, {"dominant": ((3,), (1,)), "switch": 100}):
+        short, long = (order_by_skew(BALANCED, 3, count, **shape) for count in (300, 900))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(short, long[:300])
+        np.testing.assert_array_equal(short, order_by_skew(BALANCED, 3, 300, **shape))  # type: ignore[arg-type]
+    assert order_by_skew(BALANCED, 3, 300).tolist() != order_by_skew(BALANCED, 4, 300).tolist()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"majority": 1.0}, "between 0 and 1"),
+        ({"tail": 0.0}, "between 0 and 1"),
+        ({"dominant": ((9,),)}, "no images of the dominant class 9; .* 0 to 2"),
+        ({"dominant": ((0, 1, 2),)}, "at least one class that does not dominate"),
+    ],
+)
+def test_skew_refuses_shares_that_cannot_be(given: dict, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        order_by_skew(np.arange(30) % 3, **given)
+
+
+def test_dominant_classes_are_read() -> None:
+    assert read_dominant("") == ((),)
+    assert read_dominant("12") == ((12,),)
+    assert read_dominant("1+3>12") == ((1, 3), (12,))
+    for bad in ("a", "1>", ">1", "1+", "1>2>3", "-1", "1, 2"):
+        with pytest.raises(ValueError, match="Cannot read the dominant classes"):
+            read_dominant(bad)
+
+
+@pytest.mark.parametrize("order", ["shuffle", "skew"])
+def test_an_onset_changes_the_domain_of_the_same_images(order: str) -> None:
+    data = make_set(count=60, domains=("fog", "snow", "clean"))
+    plain, weather = (make_stream(data, "fog", order=order, batch_size=8, onset=onset) for onset in (0, 20))
+    np.testing.assert_array_equal(plain.index, weather.index)
+    np.testing.assert_array_equal(plain.labels, weather.labels)
+    assert (plain.ends, plain.domains, weather.domains) == (weather.ends, ("fog",), ("fog", "clean"))
+    batches = list(weather)
+    assert [domain for batch in batches for domain in batch.domains] == ["clean"] * 20 + ["fog"] * 40
+    assert [int(image[0, 0, 0]) for image in batches[2].images] == [2] * 4 + [0] * 4  # the places of the domains
+    assert len({stream.hash for stream in (plain, weather, make_stream(data, "fog", order=order, onset=21))}) == 3
+    short = make_stream(data, "fog", order=order, onset=20, limit=30)
+    np.testing.assert_array_equal(short.domain, weather.domain[:30])
+    np.testing.assert_array_equal(short.index, weather.index[:30])
+
+
+def test_the_majority_may_change_with_the_weather() -> None:
+    data = maker.FakeSet(BALANCED, ("fog", "clean"))
+    stream = make_stream(data, "fog", order="skew", dominant="2>6", onset=300, limit=900)
+    assert np.bincount(stream.labels[:300]).argmax() == 2
+    assert np.bincount(stream.labels[300:]).argmax() == 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"onset": -1}, "onset of 0 or more"),
+        ({"onset": 2.5}, "onset of 0 or more"),
+        ({"onset": 100}, "leaves none of the 100 images"),
+        ({"domains": ("fog", "snow")}, "from clean images to one corruption"),
+        ({"domains": "clean"}, "from clean images to one corruption"),
+        ({"dataset": make_set()}, "no domain 'clean'"),
+    ],
+)
+def test_wrong_onsets_are_sentences(wrong: dict, sentence: str) -> None:
+    data = make_set(domains=("fog", "snow", "clean"))
+    with pytest.raises(ValueError, match=sentence):
+        make_stream(**({"dataset": data, "domains": "fog", "onset": 5} | wrong))
 
 
 def test_rounds_are_the_same_stream_again() -> None:

@@ -78,6 +78,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--concentration", type=float, metavar="X", help="for --order dirichlet: small is strongly imbalanced "
         "(default: 0.1)")  # fmt: skip
     add("--block", type=int, metavar="N", help="for --order classes: images of one class in a row (default: all)")
+    add("--majority", type=float, metavar="X", help="for --order skew: the share of the dominant classes "
+        "(default: 0.8)")  # fmt: skip
+    add("--tail", type=float, metavar="X", help="for --order skew, in place of a majority: a long tail, in which the "
+        "k-th class has a share in proportion to X^k")  # fmt: skip
+    add("--dominant", nargs="+", metavar="CLASS", help="for --order skew: the number of the dominant class, a stream "
+        "for each; '1+3': both together; '1>3': 3 takes over half-way, or at the onset (default: drawn by the seed)",
+    )  # fmt: skip
+    add("--onset", type=int, metavar="N", help="the first N images of every stream are clean and are not counted, then "
+        "the corruption begins (default: 0)")  # fmt: skip
     add("--reset", choices=RESETS, help="never: one stream through all corruptions (default: domain)")
     add("--rounds", type=int, metavar="N", help="for --reset never: how often the stream goes through all corruptions "
         "(default: 1)")  # fmt: skip

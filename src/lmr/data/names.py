@@ -11,11 +11,18 @@ The command line imports this module: it needs neither NumPy nor torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 ASSETS = Path(__file__).with_name("assets")
-ORDERS = ("shuffle", "file", "dirichlet", "classes", "bursts", "shift", "haul")  # ``make_stream`` explains them
+ORDERS = ("shuffle", "file", "dirichlet", "classes", "bursts", "shift", "skew", "haul")  # see ``make_stream``
+
+
+def describe_order(facts: Mapping[str, str]) -> str:
+    """Return an order for people, from the facts in a row: its kind and what that depends on, without its hash."""
+    plain = ("kind", "concentration", "block", "rounds")  # values that need no name
+    return " ".join(value if key in plain else f"{key} {value}" for key, value in facts.items() if key != "hash")
 
 
 @cache

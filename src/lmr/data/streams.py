@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from lmr.data.names import ORDERS
 
 Places = NDArray[np.int64]
 LONGEST_BURST = 50  # frames
+Dominant = tuple[tuple[int, ...], ...]  # classes that dominate first, and those that do after a change
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Stream:
 
     ``frames`` changes images by their positions in the stream, if the order does that. Batches end at ``ends``: after
     every batch of full size and, unless domains are mixed, at the end of a domain. So a short last batch is kept,
-    and no batch contains two domains.
+    and no batch contains two domains. Only the weather of an onset changes within a batch.
     """
 
     dataset: Dataset
@@ -109,19 +111,27 @@ def make_stream(
     rounds: int = 1,
     concentration: float = 0.1,
     block: int | None = None,
+    majority: float = 0.8,
+    tail: float | None = None,
+    dominant: str = "",
+    onset: int = 0,
 ) -> Stream:
     """Return a stream over ``domains`` (default: all domains of the set), one after the other, or mixed.
 
     ``order`` is "shuffle" (Python's shuffle, the usual one), "file" (as the set lists them), "dirichlet" (classes come
     and go; the smaller ``concentration``, the stronger the imbalance), "classes" (runs of ``block`` images of one
     class; default: whole classes), "bursts" (runs of frames of one image, each changed by ``Jitter``), "shift" (one
-    class is half of the stream) or "haul" (shuffled clean images, changed by ``Haul``). The order is the same in every
+    class is half of the stream), "skew" (some classes dominate: ``order_by_skew`` explains ``majority``, ``tail`` and
+    ``dominant``) or "haul" (shuffled clean images, changed by ``Haul``). The order is the same in every
     domain. ``limit`` keeps the first images of each domain's order; of a mixed stream it keeps ``limit`` times the
-    number of domains. In the last three orders images repeat, so that ``limit`` may exceed the size of the set.
-    ``rounds`` goes through all domains again, with the same images.
+    number of domains. In the last four orders images repeat, so that ``limit`` may exceed the size of the set.
+    ``rounds`` goes through all domains again, with the same images. The first ``onset`` images of a stream over one
+    domain are clean, in any order.
     """
     names = dataset.domains if domains is None else (domains,) if isinstance(domains, str) else tuple(domains)
     _check(dataset, names, severity, order, limit, batch_size)
+    if onset:
+        _check_onset(dataset, names, onset)
     if not isinstance(rounds, int) or rounds < 1:
         raise LmrError(f"Expected at least one round, got {rounds!r}.")
     # The domain, the index and the label of every image, for each domain or for all of them together.
@@ -134,13 +144,29 @@ def make_stream(
     count = None if limit is None else limit * (len(names) if mix else 1)
     parts, ends, total = [], [], 0
     for domain, index, truth in groups:
-        arranged = arrange(order, truth, seed, concentration=concentration, block=block, count=count)
+        arranged = arrange(
+            order,
+            truth,
+            seed,
+            concentration=concentration,
+            block=block,
+            count=count,
+            majority=majority,
+            tail=tail,
+            dominant=dominant,
+            switch=onset,
+        )
         parts.append((domain[arranged], index[arranged], truth[arranged]))
     parts *= rounds
     for _, index, _ in parts:
         ends += [total + min(end, len(index)) for end in range(batch_size, len(index) + batch_size, batch_size)]
         total += len(index)
     domain, index, truth = _join(parts)
+    if onset:
+        if onset >= total:
+            raise LmrError(f"The onset after {onset} images leaves none of the {total} images of the stream.")
+        domain[:onset] = len(names)
+        names = (*names, CLEAN)
     return Stream(
         dataset=dataset,
         domains=names,
@@ -173,6 +199,14 @@ def _check(
         raise LmrError(f"Expected a limit of at least 1 image, or none, got {limit!r}.")
 
 
+def _check_onset(dataset: Dataset, names: Sequence[str], onset: int) -> None:
+    if not isinstance(onset, int) or onset < 0:
+        raise LmrError(f"Expected an onset of 0 or more images, got {onset!r}.")
+    if len(names) > 1 or CLEAN in names:
+        raise LmrError(f"An onset is the change from clean images to one corruption; give one, not {list(names)}.")
+    dataset.check(CLEAN)
+
+
 def arrange(
     kind: str,
     labels: Places,
@@ -181,11 +215,19 @@ def arrange(
     concentration: float = 0.1,
     block: int | None = None,
     count: int | None = None,
+    majority: float = 0.8,
+    tail: float | None = None,
+    dominant: str = "",
+    switch: int = 0,
 ) -> Places:
     """Return the first ``count`` (default: N) indices of images with ``labels`` [N] in the order ``kind``.
 
-    The order is a permutation of 0 … N-1, except for "bursts", "shift" and "haul", in which images repeat.
+    The order is a permutation of 0 … N-1, except for "bursts", "shift", "skew" and "haul", in which images repeat.
     """
+    if kind == "skew":
+        return order_by_skew(
+            labels, seed, count, majority=majority, tail=tail, dominant=read_dominant(dominant), switch=switch
+        )
     if kind == "bursts":
         return order_by_bursts(labels, seed, count)
     if kind == "shift":
@@ -278,6 +320,80 @@ def order_by_shift(labels: Places, seed: int = 1, count: int | None = None) -> P
     for side, generator in ((True, generators[2]), (False, generators[3])):
         ordered[chosen == side] = _deal(np.flatnonzero(frequent == side), int((chosen == side).sum()), generator)
     return ordered
+
+
+def order_by_skew(
+    labels: Places,
+    seed: int = 1,
+    count: int | None = None,
+    *,
+    majority: float = 0.8,
+    tail: float | None = None,
+    dominant: Dominant = ((),),
+    switch: int = 0,
+) -> Places:
+    """Order with skewed classes: the class of every image is drawn anew, with these shares.
+
+    The ``dominant`` classes have the share ``majority`` together, each the same, and the others have the rest, each
+    the same. With ``tail`` the k-th class of a list has a share in proportion to tail^k instead: the seed draws the
+    list, and the dominant classes are put at its head. Without dominant classes the first of the list dominates.
+    If two tuples of classes are given, the second takes over after ``switch`` images (0: half-way).
+
+    Returns ``count`` images (default: all). All images of a class are shown before one of them repeats. Unless the
+    classes change half-way, a shorter stream is the beginning of a longer one.
+    """
+    count, classes = len(labels) if count is None else count, np.unique(labels)
+    _check_skew(classes, majority, tail, dominant)
+    drawn = np.random.default_rng([seed, 0]).permutation(classes)
+    chances = np.random.default_rng([seed, 1]).random(count)
+    wanted = np.empty(count, np.int64)
+    starts = (0, switch or count // 2)[: len(dominant)]
+    for start, stop, frequent in zip(starts, (*starts[1:], count), dominant, strict=True):
+        listed = np.array([*frequent, *(name for name in drawn if name not in frequent)], np.int64)
+        shares = share_classes(len(listed), len(frequent) or 1, majority, tail)
+        places = np.searchsorted(np.cumsum(shares)[:-1], chances[start:stop], side="right")
+        wanted[start:stop] = listed[places]
+    ordered = np.empty(count, np.int64)
+    for name in classes:
+        mine = wanted == name
+        generator = np.random.default_rng([seed, 2, name])
+        ordered[mine] = _deal(np.flatnonzero(labels == name), int(mine.sum()), generator)
+    return ordered
+
+
+def share_classes(classes: int, frequent: int, majority: float, tail: float | None) -> NDArray[np.float64]:
+    """Return the shares of a list of classes, [C]: the first ``frequent`` dominate, or they fall as tail^k."""
+    places = np.arange(classes)
+    if tail is not None:
+        return tail**places / (tail**places).sum()
+    return np.where(places < frequent, majority / frequent, (1 - majority) / (classes - frequent))
+
+
+def _check_skew(classes: Places, majority: float, tail: float | None, dominant: Dominant) -> None:
+    if not 0 < majority < 1 or (tail is not None and not 0 < tail < 1):
+        raise LmrError(f"Expected a majority and a tail between 0 and 1, got {majority!r} and {tail!r}.")
+    for frequent in dominant:
+        if missing := sorted(set(frequent) - set(classes.tolist())):
+            known = f"{classes.min()} to {classes.max()}" if len(classes) else "none"
+            raise LmrError(f"There are no images of the dominant class {missing[0]}; the classes with images: {known}.")
+        if len(classes) <= max(1, len(frequent)):
+            raise LmrError("The order 'skew' needs images of at least one class that does not dominate.")
+
+
+def read_dominant(text: str) -> Dominant:
+    """Read dominant classes: "1", "1+3" (both), "1>3" (the second after the change), "" (the seed draws one).
+
+    The numbers are places in the list of classes.
+    """
+    if text and not re.fullmatch(r"\d+(\+\d+)*(>\d+(\+\d+)*)?", text):
+        raise LmrError(
+            f"Cannot read the dominant classes {text!r}; write the number of a class as in '1', of two as in '1+3', "
+            "and '1>3' if class 3 takes over."
+        )
+    found = tuple(tuple(int(number) for number in part.split("+") if number) for part in text.split(">"))
+    if any(len(set(part)) < len(part) for part in found):
+        raise LmrError(f"Expected each dominant class once, got {text!r}.")
+    return found
 
 
 def _deal(places: Places, count: int, generator: np.random.Generator) -> Places:

@@ -37,7 +37,8 @@ STREAM_PHRASES = {
     StreamKind.MIXED: "all domains mixed in one stream",
 }
 PERCENT = {
-    "accuracy", "clean_accuracy", "ece", "top_share", "late_top_share", "gate_share", "classes_predicted",
+    "accuracy", "macro_recall", "late_accuracy", "late_macro_recall", "clean_accuracy", "ece", "top_share",
+    "late_top_share", "gate_share", "classes_predicted",
 }  # fmt: skip
 GROUND = ["weights", "dtype", "data", "prompts", "stream"]  # what comparable runs share besides the setting
 KEYS = ["spec", "watch", "batch_size", "images", "emit", *GROUND]  # what the runs of a group share

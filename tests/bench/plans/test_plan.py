@@ -60,6 +60,7 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     assert plan.parts
     others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
     others |= dict.fromkeys(("life", "life-quick", "life-haul", "haul-quick", "frontier-quick"), "pocket")
+    others |= dict.fromkeys(("life-skew", "life-skew-quick"), "photo")
     embedded = next((model for model in EMBEDDED_MODELS if model in name.split("-")), "ViT-B-16")
     for part in plan.parts:
         if name != "demo":
@@ -67,7 +68,7 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
         assert set(part.severities) <= {1, 2, 3, 4, 5}
         several = name in ("photo", "life", "life-haul", "life-photo", "life-haul-photo")
         several = several or name in ("photo-frontier", "pocket-frontier")
-        assert part.seeds == ((1, 2, 3) if several else (1,))
+        assert part.seeds == ((1, 2, 3) if several else (1, 2) if name == "life-skew" else (1,))
         if "cupl" not in name:
             assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
 
@@ -310,6 +311,22 @@ def test_single_images_go_to_the_methods_that_they_make_a_difference_for(name: s
         assert names == ({"zeroshot", "tent", "eta", "mint", "lmr"} if single else names | {"tda", "ecalp", "batclip"})
         if part.batch_sizes != (64,):
             assert part.images == (500 if single else 1000)
+
+
+def test_plan_of_skewed_classes_has_every_stream_and_the_frozen_model_on_it() -> None:
+    parts = read_plan("life-skew").parts
+    assert all(part.methods[0].spec == "zeroshot()" and part.batch_sizes == (8, 64) for part in parts)
+    skewed = [part for part in parts if part.order == "skew"]
+    assert {part.majority for part in skewed} == {0.6, 0.8, 0.95}
+    assert {part.dominant for part in skewed if part.tail} == {("1", "3", "5", "9")}
+    assert {part.dominant for part in skewed if "+" in part.dominant[0]} == {("1+3", "5+9")}
+    assert {part.onset for part in skewed if ">" in part.dominant[0]} == {0, 300}
+    assert {part.order for part in parts if "@4" in part.datasets[0]} == {"shuffle", "skew"}
+    onsets = [part for part in parts if part.onset]
+    assert {(part.order, part.tail, part.images) for part in onsets} == {
+        ("shuffle", None, 900), ("skew", None, 900), ("skew", 0.6, 900),
+    }  # fmt: skip
+    assert all("clean" not in part.corruptions for part in onsets)
 
 
 @pytest.mark.parametrize("name", ["classes-pocket", "classes-photo"])

@@ -74,13 +74,22 @@ def make_tasks(**table: Any) -> list[Task]:
     [
         {"methods": "lmr(lr=2e-3)"}, {"datasets": "pocket", "corruptions": "clean"}, {"corruptions": "snow"},
         {"severities": 4}, {"prompts": "a picture of a {}."}, {"batch_sizes": 32}, {"seeds": 2}, {"images": 11},
-        {"order": "file"}, {"forgetting": 5}, {"recovery": True},
+        {"order": "file"}, {"forgetting": 5}, {"recovery": True}, {"order": "skew"}, {"onset": 3},
     ],
 )  # fmt: skip
 def test_hash_changes_with_everything_that_decides_the_numbers(change: dict[str, Any]) -> None:
     (before,), (after,) = make_tasks(), make_tasks(**change)
     assert before.run != after.run
     assert len(after.run) == 16
+
+
+def test_skewed_streams_have_hashes_of_their_own() -> None:
+    shapes: list[dict[str, Any]] = [
+        {}, {"majority": 0.6}, {"tail": 0.6}, {"dominant": 3}, {"dominant": "3+4"}, {"dominant": "3>4"}, {"onset": 9},
+        {"dominant": "3>4", "onset": 9},
+    ]  # fmt: skip
+    tasks = [make_tasks(order="skew", images=40, **shape)[0] for shape in shapes]
+    assert len({task.run for task in tasks}) == len({task.order_hash for task in tasks}) == len(shapes)
 
 
 def test_hash_does_not_change_with_names() -> None:
@@ -100,6 +109,9 @@ def test_hash_does_not_change_with_names() -> None:
         {"order": "classes", "block": 3, "corruptions": "clean"},
         {"order": "bursts", "images": 60},
         {"order": "shift", "seeds": 2},
+        {"order": "skew", "dominant": "1>3", "majority": 0.6},
+        {"order": "skew", "tail": 0.5, "onset": 4},
+        {"onset": 3},
         {"corruptions": ["fog", "snow"], "reset": "never", "rounds": 3},
         {"reset": "never", "rounds": 2},
         {"order": "haul", "corruptions": "clean", "severities": 3, "datasets": "pocket-c-50", "images": 70},
@@ -122,6 +134,14 @@ def test_a_row_can_say_what_its_order_depends_on() -> None:
     (rounds,) = make_tasks(corruptions=["fog", "snow"], reset="never", rounds=3)
     assert rounds.order_facts == {"kind": "shuffle", "rounds": "3 rounds", "hash": rounds.order_hash}
     assert (rounds.domain, rounds.images) == ("continual", 60)
+    first, _ = make_tasks(order="skew", dominant=[1, "3+4>2"], onset=3)
+    assert first.order_facts == {
+        "kind": "skew", "majority": "0.8", "dominant": "1", "onset": "3", "hash": first.order_hash,
+    }  # fmt: skip
+    assert first.order_text == "skew majority 0.8 dominant 1 onset 3"
+    assert (first.domain, first.images) == ("fog", 10)
+    (tail,) = make_tasks(order="skew", tail=0.6)
+    assert tail.order_text == "skew tail 0.6"
     (haul,) = make_tasks(order="haul", corruptions="clean", severities=4)
     assert (haul.domain, haul.severity, haul.order_facts["kind"]) == ("blend", 4, "haul")
     (plain,) = make_tasks()
@@ -134,6 +154,19 @@ def test_a_row_can_say_what_its_order_depends_on() -> None:
         ({"concentration": 0.5}, "The order 'shuffle' has no concentration; .*order = 'dirichlet'"),
         ({"order": "dirichlet", "block": 3}, "The order 'dirichlet' has no block"),
         ({"order": "classes", "concentration": 0.1}, "The order 'classes' has no concentration"),
+        ({"majority": 0.5}, "The order 'shuffle' has no majority; .*order = 'skew'"),
+        ({"dominant": 1}, "The order 'shuffle' has no dominant"),
+        ({"order": "skew", "majority": 0.5, "tail": 0.5}, "a majority or a long tail, not both"),
+        ({"order": "skew", "majority": 1}, "between 0 and 1 for majority"),
+        ({"order": "skew", "tail": True}, "between 0 and 1 for tail"),
+        ({"order": "skew", "dominant": [1, 1]}, "none twice in dominant"),
+        ({"order": "skew", "dominant": "one"}, "Cannot read the dominant classes 'one'"),
+        ({"order": "skew", "dominant": ""}, "classes such as 1, '1\\+3' or '1>3' for dominant"),
+        ({"order": "skew", "dominant": "3+3"}, "each dominant class once"),
+        ({"order": "skew", "dominant": 100}, "no images of the dominant class 100; .* 0 to 99"),
+        ({"onset": 3, "corruptions": "clean"}, "from clean images to one corruption"),
+        ({"onset": 3, "corruptions": ["fog", "snow"], "reset": "never"}, "from clean images to one corruption"),
+        ({"onset": 10}, "leaves none of the 10 images"),
         ({"order": "file", "seeds": [1, 2, 3]}, "the same for every seed"),
         ({"order": "file", "seeds": 2}, "the same for every seed"),
         ({"order": "haul"}, "corrupts clean images itself; give corruptions = 'clean'"),

@@ -9,7 +9,9 @@ from lmr.bench.running.metrics import (
     accuracy,
     calibration_error,
     effective_classes,
+    judge_classes,
     late_top_share,
+    macro_recall,
     running_accuracy,
     running_top_share,
     share_below,
@@ -85,6 +87,30 @@ def test_calibration_error_equals_torchmetrics(bins: int) -> None:
         torch.from_numpy(probabilities), torch.from_numpy(true), 6, n_bins=bins, norm="l1"
     )
     assert ours == pytest.approx(float(theirs), rel=1e-5)
+
+
+def recall_plainly(predicted: list[int], true: list[int]) -> float:
+    recalls = []
+    for name in set(true):
+        mine = [guess == name for guess, label in zip(predicted, true, strict=True) if label == name]
+        recalls.append(sum(mine) / len(mine))
+    return sum(recalls) / len(recalls)
+
+
+def test_macro_recall_against_plain_python() -> None:
+    """Classes that occur in the answers alone do not count, and a rare class counts as much as a frequent one."""
+    assert macro_recall(np.array([0, 0, 0, 5, 2]), np.array([0, 0, 0, 0, 2])) == pytest.approx(0.875)
+    generator = np.random.default_rng(1)
+    true = generator.choice(7, 301, p=[0.8, 0.1, 0.05, 0.03, 0.01, 0.01, 0.0])
+    predicted = np.where(generator.random(301) < 0.5, true, generator.integers(0, 7, 301))
+    found = judge_classes(predicted, true)
+    late = predicted[150:].tolist(), true[150:].tolist()
+    assert found == {
+        "accuracy": pytest.approx((predicted == true).mean()),
+        "macro_recall": pytest.approx(recall_plainly(predicted.tolist(), true.tolist())),
+        "late_accuracy": pytest.approx((predicted == true)[150:].mean()),
+        "late_macro_recall": pytest.approx(recall_plainly(*late)),
+    }
 
 
 def test_concentration_of_known_answers() -> None:

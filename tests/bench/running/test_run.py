@@ -239,6 +239,22 @@ def test_continual_and_mixed_streams_are_one_row(tmp_path: Path) -> None:
     assert continual.order["hash"] != mixed.order["hash"]
 
 
+def test_clean_images_before_an_onset_are_answered_and_not_counted(tmp_path: Path) -> None:
+    row = run_task(make_task("lmr", order="skew", dominant=3, onset=20), tmp_path)
+    samples = read_samples(tmp_path, row.run)
+    assert samples["domain"].tolist() == [1] * 20 + [0] * 40
+    right, true = samples["predicted"] == samples["true"], samples["true"]
+    assert row.domains == {
+        "jpeg_compression": pytest.approx(right[20:].mean()), "clean": pytest.approx(right[:20].mean()),
+    }  # fmt: skip
+    recalls = [right[20:][true[20:] == name].mean() for name in np.unique(true[20:])]
+    assert (row.domain, row.images) == ("jpeg_compression", 60)
+    assert row.metrics["accuracy"] == pytest.approx(right[20:].mean())
+    assert row.metrics["late_accuracy"] == pytest.approx(right[40:].mean())
+    assert row.metrics["macro_recall"] == pytest.approx(np.mean(recalls))
+    assert row.order == {"kind": "skew", "majority": "0.8", "dominant": "3", "onset": "20", "hash": row.order["hash"]}
+
+
 def make_file_task(folder: Path, **changes: Any) -> Task:
     """A stream of 40 image files in class folders."""
     pixels, scene = draw(range(40))

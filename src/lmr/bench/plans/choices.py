@@ -7,6 +7,6 @@ RESETS = ("domain", "never")
 DTYPES = ("float32", "bfloat16", "float16")
 KEYS = (
     "methods", "preset", "datasets", "corruptions", "severities", "backbones", "prompts", "batch_sizes", "seeds",
-    "images", "order", "concentration", "block", "reset", "rounds", "mix", "forgetting", "recovery", "dtype", "device",
-    "watch",
+    "images", "order", "concentration", "block", "majority", "tail", "dominant", "onset", "reset", "rounds", "mix",
+    "forgetting", "recovery", "dtype", "device", "watch",
 )  # fmt: skip

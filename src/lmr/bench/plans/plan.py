@@ -37,12 +37,15 @@ from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.dataset import CLEAN
 from lmr.data.names import ORDERS
+from lmr.data.streams import read_dominant
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.watch.settings import read_watch
 
 DOMAINS = (*CORRUPTIONS, *EXTRA, CLEAN)
-OF_ORDERS = {"concentration": "dirichlet", "block": "classes"}  # keys that only one order uses
+OF_ORDERS = {
+    "concentration": "dirichlet", "block": "classes", "majority": "skew", "tail": "skew", "dominant": "skew",
+}  # keys that only one order uses  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,9 @@ class RunSettings:
     order: str = "shuffle"
     concentration: float = 0.1  # of the order "dirichlet": small is strongly imbalanced
     block: int | None = None  # of the order "classes": images of one class in a row
+    majority: float = 0.8  # of the order "skew": the share of the dominant classes
+    tail: float | None = None  # of the order "skew", in place of a majority: class k has a share as tail^k
+    onset: int = 0  # clean images at the beginning of a stream, before the corruption
     reset: str = "domain"
     rounds: int = 1  # of a stream through all domains
     mix: bool = False  # all domains shuffled into one stream
@@ -103,6 +109,7 @@ class Part(RunSettings):
     prompts: tuple[PromptSet, ...] = (PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES),)
     batch_sizes: tuple[int, ...] = ()  # none: the one of each method's preset
     seeds: tuple[int, ...] = (1,)
+    dominant: tuple[str, ...] = ("",)  # of the order "skew", one stream for each; "": the seed draws a class
     images: int | None = None  # use only the first ones of each stream
     title: str = ""
 
@@ -225,6 +232,8 @@ def _check_order(values: Mapping[str, Any]) -> None:
     for key, order in OF_ORDERS.items():
         if key in values and kind != order:
             raise LmrError(f"The order {kind!r} has no {key}; remove it or give order = {order!r}.")
+    if "majority" in values and "tail" in values:
+        raise LmrError("Classes have a majority or a long tail, not both; remove one of majority and tail.")
     if kind == "haul" and values.get("corruptions") != (CLEAN,):
         raise LmrError(f"The order 'haul' corrupts clean images itself; give corruptions = {CLEAN!r}.")
     if values.get("rounds", 1) > 1 and (values.get("reset") != "never" or values.get("mix")):
@@ -363,6 +372,21 @@ def _positive(key: str, value: Any) -> float:
     return float(value)
 
 
+def _share(key: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise LmrError(f"Expected a number between 0 and 1 for {key}, got {value!r}.")
+    return float(value)
+
+
+def _dominant(key: str, value: Any) -> tuple[str, ...]:
+    texts = [str(entry) if type(entry) is int else entry for entry in _wrap(value)]
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise LmrError(f"Expected classes such as 1, '1+3' or '1>3' for {key}, got {text!r}.")
+        read_dominant(text)
+    return _all_different(key, texts)
+
+
 def _device(key: str, value: Any) -> str:
     try:
         return str(torch.device(value))
@@ -381,6 +405,10 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "order": _one(_texts(ORDERS)),
     "concentration": _positive,
     "block": _one(_numbers(1)),
+    "majority": _share,
+    "tail": _share,
+    "dominant": _dominant,
+    "onset": _one(_numbers(0)),
     "reset": _one(_texts(RESETS)),
     "rounds": _one(_numbers(1)),
     "mix": _truth,

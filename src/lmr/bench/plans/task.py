@@ -25,6 +25,7 @@ from lmr.core.registry import find_method
 from lmr.core.spec import parse_spec
 from lmr.data.dataset import CLEAN, Dataset, MissingData
 from lmr.data.frames import BLEND
+from lmr.data.names import describe_order
 from lmr.data.streams import Stream, make_stream
 from lmr.version import RESULTS_VERSION
 
@@ -52,6 +53,7 @@ class Task(RunSettings):
     images: int  # length of the stream
     limit: int | None  # as the plan gives it
     root: str | None
+    dominant: str = ""  # the dominant classes of the order "skew"
     source_images: int = 0  # clean images that the method is fitted on before the stream
 
     @property
@@ -74,6 +76,11 @@ class Task(RunSettings):
             facts["concentration"] = f"{self.concentration:g}"
         if self.order == "classes" and self.block:
             facts["block"] = str(self.block)
+        if self.order == "skew":
+            facts |= {"majority": f"{self.majority:g}"} if self.tail is None else {"tail": f"{self.tail:g}"}
+            facts |= {"dominant": self.dominant} if self.dominant else {}
+        if self.onset:
+            facts["onset"] = str(self.onset)
         if self.rounds > 1:
             facts["rounds"] = f"{self.rounds} rounds"
         return facts | {"hash": self.order_hash}
@@ -81,7 +88,7 @@ class Task(RunSettings):
     @property
     def order_text(self) -> str:
         """The order for people: its kind and what that depends on."""
-        return " ".join(value for key, value in self.order_facts.items() if key != "hash")
+        return describe_order(self.order_facts)
 
     @property
     def group(self) -> tuple[str, ...]:
@@ -100,6 +107,10 @@ class Task(RunSettings):
         words += ["--order", self.order] if self.order != "shuffle" else []
         words += ["--concentration", str(self.concentration)] if self.order == "dirichlet" else []
         words += ["--block", str(self.block)] if self.order == "classes" and self.block else []
+        if self.order == "skew":
+            words += ["--majority", str(self.majority)] if self.tail is None else ["--tail", str(self.tail)]
+            words += ["--dominant", self.dominant] if self.dominant else []
+        words += ["--onset", str(self.onset)] if self.onset else []
         words += ["--reset", "never"] if (len(self.domains) > 1 or self.rounds > 1) and not self.mix else []
         words += ["--rounds", str(self.rounds)] if self.rounds > 1 else []
         words += ["--mix"] if self.mix else []
@@ -124,6 +135,10 @@ class Task(RunSettings):
             rounds=self.rounds,
             concentration=self.concentration,
             block=self.block,
+            majority=self.majority,
+            tail=self.tail,
+            dominant=self.dominant,
+            onset=self.onset,
         )
 
 
@@ -226,8 +241,8 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
         opened = find_dataset(dataset, root)
         if part.forgetting:
             find_clean_dataset(dataset, root)  # fail now, not after the first stream
-        streams = itertools.product(_choose_domains(part, opened), part.severities, part.seeds)
-        for domains, severity, seed in streams:
+        streams = itertools.product(_choose_domains(part, opened), part.severities, part.seeds, part.dominant)
+        for domains, severity, seed, dominant in streams:
             several = len(domains) > 1
             first = Task(
                 run="",
@@ -235,13 +250,14 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 backbone=backbone,
                 weights=describe_backbone(backbone, part.dtype, part.device),
                 dataset=dataset,
-                data_digest=opened.digest_part(domains, severity),  # a corruption added later changes no finished run
+                data_digest=opened.digest_part((*domains, CLEAN) if part.onset else domains, severity),
                 domains=domains,
                 severity=0 if set(domains) == {CLEAN} and part.order != "haul" else severity,
                 prompts=prompts,
                 prompt_facts=_describe_prompts(prompts, opened.classes),
                 batch_size=1,
                 seed=seed,
+                dominant=dominant,
                 order_hash="",
                 images=0,
                 limit=part.images,

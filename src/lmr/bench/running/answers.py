@@ -110,7 +110,7 @@ def compute_metrics(records: Records, classes: int) -> dict[str, float | None]:
     """Return the metrics of a row that follow from the answers; None for those that do not apply."""
     predicted, true = records["predicted"], records["true"]
     numbers = {
-        "accuracy": metrics.accuracy(predicted, true),
+        **metrics.judge_classes(predicted, true),
         "ece": metrics.calibration_error(records["confidence"], predicted == true),
         "nll": float(records["nll"].mean()),
         "classes_predicted": metrics.share_of_classes(predicted, classes),

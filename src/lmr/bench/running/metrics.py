@@ -19,6 +19,24 @@ def accuracy(predicted: Labels, true: Labels) -> float:
     return float((predicted == true).mean())
 
 
+def macro_recall(predicted: Labels, true: Labels) -> float:
+    """Return the mean, over the classes that occur in ``true``, of the share of right answers to their images."""
+    counts = np.bincount(true)
+    found = np.bincount(true, weights=predicted == true)
+    return float((found[counts > 0] / counts[counts > 0]).mean())
+
+
+def judge_classes(predicted: Labels, true: Labels) -> dict[str, float]:
+    """Return accuracy and macro recall of a stream, and both of its second half (``late``)."""
+    half = len(true) // 2
+    return {
+        "accuracy": accuracy(predicted, true),
+        "macro_recall": macro_recall(predicted, true),
+        "late_accuracy": accuracy(predicted[half:], true[half:]),
+        "late_macro_recall": macro_recall(predicted[half:], true[half:]),
+    }
+
+
 def running_accuracy(predicted: Labels, true: Labels) -> Floats:
     """Return the share of right answers among the first n, for every n: [N]."""
     return np.cumsum(predicted == true) / np.arange(1, len(true) + 1)

@@ -25,12 +25,14 @@ from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
+from lmr.data.names import describe_order
 from lmr.watch.settings import read_watch
 
 ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.xz"
 METRICS = (
-    "accuracy", "ece", "nll", "classes_predicted", "effective_classes", "top_share", "late_top_share", "gate_share",
-    "protected_size", "drift", "clean_accuracy", "forwards", "ms_per_image", "peak_mb", "trainable",
+    "accuracy", "macro_recall", "late_accuracy", "late_macro_recall", "ece", "nll", "classes_predicted",
+    "effective_classes", "top_share", "late_top_share", "gate_share", "protected_size", "drift",
+    "clean_accuracy", "forwards", "ms_per_image", "peak_mb", "trainable",
 )  # fmt: skip
 MEASURED = ("ms_per_image", "peak_mb")  # these depend on the machine and differ when a run is repeated
 UNCOMPARED = ("finished", "versions", "command", "method_file")  # when, where and with what a run was made
@@ -112,7 +114,7 @@ class Row:
     @property
     def order_text(self) -> str:
         """The order for people: its kind and what that depends on."""
-        return " ".join(str(value) for key, value in self.order.items() if key != "hash")
+        return describe_order(self.order)
 
     def compare(self) -> dict[str, Any]:
         """Return what must be equal when the run is repeated: everything but times, memory and where it was run."""

@@ -83,7 +83,7 @@ def run_task(
                 measure = answers.is_measured(kept.batches, len(stream))
                 with ahead.hold() if measure or not dataset.reads_files else nullcontext():
                     given, embedding = inputs.begin(batch.images, images, kept.batches, measure)
-                    kept.add(*_answer(task, method, batch, given, embedding, measure))
+                    kept.add(*_answer(task, stream, method, batch, given, embedding, measure))
                 try:
                     callbacks.report(kept.images)
                 except Stop:
@@ -128,13 +128,19 @@ def _describe_source(task: Task) -> dict[str, str]:
 
 
 def _answer(
-    task: Task, method: AnyMethod, batch: Batch, images: torch.Tensor, embedding: float, measure: bool
+    task: Task,
+    stream: Stream,
+    method: AnyMethod,
+    batch: Batch,
+    images: torch.Tensor,
+    embedding: float,
+    measure: bool,
 ) -> tuple[answers.Records, int]:
     """Return the records of a batch and the peak memory of its step."""
     step = answers.take_step(method, images, measure, embedding)
     plain = answer_plainly(method.classifier, images) if task.recovery else None
     records = answers.record(method, step, batch.labels, batch.index, plain)
-    records["domain"] = [task.domains.index(domain) for domain in batch.domains]
+    records["domain"] = [stream.domains.index(domain) for domain in batch.domains]
     return records, step.peak
 
 
@@ -160,15 +166,15 @@ def measure_forgetting(task: Task, method: AnyMethod, inputs: StepInputs) -> flo
 def _make_row(
     task: Task, method: AnyMethod, inputs: StepInputs, stream: Stream, records: answers.Records, peak: int
 ) -> Row:
-    numbers = answers.compute_metrics(records, method.classifier.classes)
+    numbers = answers.compute_metrics(records[task.onset :], method.classifier.classes)  # clean ones prepare
     selected = numbers["gate_share"]
     numbers["forwards"] = count_forwards(method, task.batch_size, 1.0 if selected is None else selected)
     numbers["peak_mb"] = peak / 1e6
     numbers["trainable"] = method.trainable
     numbers["clean_accuracy"] = measure_forgetting(task, method, inputs) if task.forgetting else None
     several: dict[str, float] = {}
-    if len(task.domains) > 1:
-        for place, domain in enumerate(task.domains):
+    if len(stream.domains) > 1:
+        for place, domain in enumerate(stream.domains):
             part = records[records["domain"] == place]
             several |= {domain: accuracy(part["predicted"], part["true"])} if len(part) else {}
     return Row(
@@ -194,7 +200,7 @@ def _make_row(
         | {"python": platform.python_version(), "machine": platform.machine(), "threads": str(torch.get_num_threads())},
         command=task.command,
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        protocol=stream.dataset.describe_part(task.domains)
+        protocol=stream.dataset.describe_part(stream.domains)
         | {"classes": str(method.classifier.classes)}
         | _describe_source(task),
         domains=several,
