@@ -365,7 +365,8 @@ def share_classes(classes: int, frequent: int, majority: float, tail: float | No
     """Return the shares of a list of classes, [C]: the first ``frequent`` dominate, or they fall as tail^k."""
     places = np.arange(classes)
     if tail is not None:
-        return tail**places / (tail**places).sum()
+        weights = np.float64(tail) ** places
+        return np.asarray(weights / weights.sum())
     return np.where(places < frequent, majority / frequent, (1 - majority) / (classes - frequent))
 
 

@@ -37,8 +37,8 @@ STREAM_PHRASES = {
     StreamKind.MIXED: "all domains mixed in one stream",
 }
 PERCENT = {
-    "accuracy", "macro_recall", "late_accuracy", "late_macro_recall", "clean_accuracy", "ece", "top_share",
-    "late_top_share", "gate_share", "classes_predicted",
+    "accuracy", "macro_recall", "accuracy_second_half", "macro_recall_second_half", "clean_accuracy", "ece",
+    "top_share", "late_top_share", "gate_share", "classes_predicted",
 }  # fmt: skip
 GROUND = ["weights", "dtype", "data", "prompts", "stream"]  # what comparable runs share besides the setting
 KEYS = ["spec", "watch", "batch_size", "images", "emit", *GROUND]  # what the runs of a group share
@@ -59,6 +59,12 @@ class Setting:
     def family(self) -> Setting:
         """The setting without its severity."""
         return replace(self, severity=0)
+
+    @property
+    def skewed(self) -> bool:
+        """True if classes are skewed, or if the corruption begins within the stream: these have tables of their own."""
+        words = self.order.split()
+        return words[:1] == ["skew"] or "onset" in words
 
     def describe(self, dataset: bool = True) -> str:
         """Return a phrase for the title of a table; it names what is not as in the paper's main tables."""

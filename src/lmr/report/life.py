@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -83,6 +83,10 @@ def find_scenario(one: RunGroup) -> Scenario:
     return Scenario(setting.dataset, setting.order, setting.stream, row.batch_size, row.images, setting.severity)
 
 
+def _is_life(one: RunGroup) -> bool:
+    return not find_scenario(one).plain
+
+
 @dataclass(frozen=True)
 class World:
     """All groups on one kind of data with one model, at any severity, in any order and batch size."""
@@ -115,15 +119,16 @@ def _identify_stream(row: Row) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def find_worlds(settings: Settings) -> list[World]:
-    """Return the worlds that hold a stream which is not as in published benchmarks."""
+def find_worlds(settings: Settings, wanted: Callable[[RunGroup], bool] | None = None) -> list[World]:
+    """Return the worlds with a wanted group; default: on a stream that is not as in published benchmarks."""
+    wanted = wanted or _is_life
     found: dict[Setting, list[RunGroup]] = {}
     for setting, groups in settings.items():
         name = re.sub(r"^(pocket(-c)?)-\d+$", r"\1", setting.dataset)  # any number of images is from one world
         shared = replace(setting, dataset=name, severity=0, order=SHUFFLE, stream=StreamKind.DOMAIN)
         found.setdefault(shared, []).extend(groups)
     worlds = [World(setting, tuple(groups)) for setting, groups in found.items()]
-    return [world for world in worlds if any(not find_scenario(one).plain for one in world.groups)]
+    return [world for world in worlds if any(map(wanted, world.groups))]
 
 
 @dataclass(frozen=True)
@@ -186,14 +191,15 @@ def _build(runs: Runs, world: World) -> Table:
 
 def _choose_lines(world: World) -> list[list[RunGroup]]:
     """Return the groups of every configuration that was run on a stream of this kind, in the order of tables."""
-
-    def identify(one: RunGroup) -> tuple[Any, ...]:
-        weights, dtype, _, prompts, _ = one.ground
-        return (*one.configuration, one.first.emit, weights, dtype, prompts)
-
-    found = split(world.groups, identify)
-    kept = {members[0]: members for members in found.values() if any(not find_scenario(g).plain for g in members)}
+    found = split(world.groups, identify_line).values()
+    kept = {members[0]: members for members in found if any(map(_is_life, members))}
     return [kept[first] for first in sort_groups(kept)]
+
+
+def identify_line(one: RunGroup) -> tuple[Any, ...]:
+    """Return what the groups of one line share, whatever the stream: method, watch, emission, model and prompts."""
+    weights, dtype, _, prompts, _ = one.ground
+    return (*one.configuration, one.first.emit, weights, dtype, prompts)
 
 
 def _choose_scenarios(lines: Sequence[Sequence[RunGroup]]) -> list[Scenario]:

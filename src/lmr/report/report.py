@@ -17,6 +17,7 @@ from lmr.report.page import build_page, collect_curves
 from lmr.report.published import VARIANTS, find_published, read_paper
 from lmr.report.runs import Runs, read_runs
 from lmr.report.selection import add_base, choose_main, choose_together, group_parts, note_main
+from lmr.report.skew import build_skew
 from lmr.report.sweeps import build_sweep_table, find_sweeps
 from lmr.report.table import Table, find_kind, name_apart
 from lmr.report.tables import (
@@ -52,6 +53,7 @@ def make_report(
     runs, out = read_runs(folders), Path(out)
     settings = gather(runs.rows)
     tables = build_tables(runs, settings, beside)
+    settings = _leave_out_skewed(settings)
     drawings = draw_figures(runs, settings) if figures else []
     runs.note(*_list_faults(tables))
     paper = read_paper()["paper"]
@@ -79,7 +81,8 @@ def make_report(
 def build_tables(runs: Runs, settings: Settings, beside: str | None = None) -> list[Table]:
     """Return every table that the runs have numbers for; ``beside`` as in ``make_report``."""
     published = find_published(beside) if beside else None
-    tables: list[Table | None] = [*build_life(runs, settings), *build_variants(settings)]
+    skewed, settings = build_skew(runs, settings), _leave_out_skewed(settings)
+    tables: list[Table | None] = [*build_life(runs, settings), *skewed, *build_variants(settings)]
     costs = {setting: build_costs(setting, groups) for setting, groups in settings.items()}
     sweeps = [build_sweep_table(sweep) for sweep in find_sweeps(settings)]
     elsewhere = {run for table in (*sweeps, *costs.values()) if table for run in table.runs}
@@ -105,6 +108,10 @@ def build_tables(runs: Runs, settings: Settings, beside: str | None = None) -> l
         tables.append(costs[setting])
     tables += [*build_components(settings), *build_severities(settings), *sweeps]
     return name_apart([table for table in tables if table is not None])
+
+
+def _leave_out_skewed(settings: Settings) -> Settings:
+    return {setting: groups for setting, groups in settings.items() if not setting.skewed}
 
 
 def _is_baseline(groups: Sequence[RunGroup]) -> bool:

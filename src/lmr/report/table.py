@@ -26,6 +26,7 @@ class TableKind(enum.Enum):
     VARIANTS = "imagenet-variants"
     COMPONENTS = "ablation-components"
     LIFE = "life"
+    SKEW = "skew"
 
 
 def find_kind(name: str) -> TableKind | None:

@@ -108,8 +108,8 @@ def test_macro_recall_against_plain_python() -> None:
     assert found == {
         "accuracy": pytest.approx((predicted == true).mean()),
         "macro_recall": pytest.approx(recall_plainly(predicted.tolist(), true.tolist())),
-        "late_accuracy": pytest.approx((predicted == true)[150:].mean()),
-        "late_macro_recall": pytest.approx(recall_plainly(*late)),
+        "accuracy_second_half": pytest.approx((predicted == true)[150:].mean()),
+        "macro_recall_second_half": pytest.approx(recall_plainly(*late)),
     }
 
 

@@ -250,7 +250,7 @@ def test_clean_images_before_an_onset_are_answered_and_not_counted(tmp_path: Pat
     recalls = [right[20:][true[20:] == name].mean() for name in np.unique(true[20:])]
     assert (row.domain, row.images) == ("jpeg_compression", 60)
     assert row.metrics["accuracy"] == pytest.approx(right[20:].mean())
-    assert row.metrics["late_accuracy"] == pytest.approx(right[40:].mean())
+    assert row.metrics["accuracy_second_half"] == pytest.approx(right[40:].mean())
     assert row.metrics["macro_recall"] == pytest.approx(np.mean(recalls))
     assert row.order == {"kind": "skew", "majority": "0.8", "dominant": "3", "onset": "20", "hash": row.order["hash"]}
 

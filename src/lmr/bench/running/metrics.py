@@ -27,13 +27,13 @@ def macro_recall(predicted: Labels, true: Labels) -> float:
 
 
 def judge_classes(predicted: Labels, true: Labels) -> dict[str, float]:
-    """Return accuracy and macro recall of a stream, and both of its second half (``late``)."""
+    """Return accuracy and macro recall of a stream, and both of its second half."""
     half = len(true) // 2
     return {
         "accuracy": accuracy(predicted, true),
         "macro_recall": macro_recall(predicted, true),
-        "late_accuracy": accuracy(predicted[half:], true[half:]),
-        "late_macro_recall": macro_recall(predicted[half:], true[half:]),
+        "accuracy_second_half": accuracy(predicted[half:], true[half:]),
+        "macro_recall_second_half": macro_recall(predicted[half:], true[half:]),
     }
 
 

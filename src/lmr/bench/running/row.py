@@ -30,7 +30,7 @@ from lmr.watch.settings import read_watch
 
 ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.xz"
 METRICS = (
-    "accuracy", "macro_recall", "late_accuracy", "late_macro_recall", "ece", "nll", "classes_predicted",
+    "accuracy", "macro_recall", "accuracy_second_half", "macro_recall_second_half", "ece", "nll", "classes_predicted",
     "effective_classes", "top_share", "late_top_share", "gate_share", "protected_size", "drift",
     "clean_accuracy", "forwards", "ms_per_image", "peak_mb", "trainable",
 )  # fmt: skip
