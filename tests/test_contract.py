@@ -574,6 +574,8 @@ EXACT = [
     "eata(lr=0.01, margin=0.6, diversity=0.5)",
     "sar(lr=0.01, margin=0.8, rho=0.5)",
     "deyo(lr=0.01, margin=1.0, plpd=0.01, patches=2)",
+    "roid(lr=0.01, prior_correction=False)",
+    'roid(lr=0.001, weighting=False, optimizer="sgd")',
     'watt(mode="p", rounds=2, inner=1)',
     "cliptta(steps=2, shots=2, sample=6)",
     "rotta(memory=7, every=5, nu=0.3)",
@@ -698,6 +700,7 @@ LIMITS: dict[str, list[tuple[str, float]]] = {
     "eata": [("fisher", -1e-9), ("average", 1.1), ("second", -1e-9)],
     "sar": [("running", -0.1), ("losses", -1), ("norms", 2e6), ("steps", -1)],
     "deyo": [("norms", 2e6), ("steps", -1), ("seen", -1)],
+    "roid": [("norms", 2e6), ("mean", 1.1), ("mean", -0.1), ("batches", -1), ("largest", -1), ("second", -1e-9)],
     "clipartt": [("predicted", -1)],
     "watt": [("predicted", -1)],
     "rotta": [
@@ -738,11 +741,12 @@ def test_value_outside_of_its_range_is_refused(name: str) -> None:
 
 LOUD = ["lmr", 'lmr(emit="before")', "tent", 'tent(optimizer="sgd")', "eta(margin=1.0, diversity=2.0)", "mint"]
 LOUD += ["eata(margin=1.0, diversity=2.0)", "sar(margin=1.0)", "deyo(margin=1.0, plpd=-1.0)", "cliptta(steps=2)"]
+MERGED = ["roid(weighting=False, prior_correction=False)"]
 
 
 @pytest.mark.parametrize("lr", [1e30, 1e300])
 @pytest.mark.parametrize(
-    "spec", [*LOUD, "clipartt(steps=2)", "watt(rounds=1)", "batclip", "bitta", 'bitta(emit="before")']
+    "spec", [*LOUD, *MERGED, "clipartt(steps=2)", "watt(rounds=1)", "batclip", "bitta", 'bitta(emit="before")']
 )
 def test_step_that_would_ruin_the_state_is_refused(spec: str, lr: float) -> None:
     clip = small_world.make_classifier()

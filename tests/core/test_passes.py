@@ -19,6 +19,8 @@ KNOWN = {
     "mint": (2, 1),
     "sar": (2, 2),
     "deyo(plpd=-1.0)": (2, 1),
+    "roid(weighting=False)": (2, 2),
+    "roid(weighting=False, consistency=False)": (1, 1),
     "tda": (1, 0),
     "memo(views=4)": (5, 4),
     "zero(views=4)": (4, 0),

@@ -12,14 +12,12 @@ from torch import Tensor
 
 from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset
-from lmr.core.log import LOGGER
 from lmr.core.method import COUNTS, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams
-from lmr.core.views.jitter import jitter
-from lmr.core.views.view_maker import seed_generator
+from lmr.core.views.jitter import Jitter, jitter
 
 _SOURCE = "BIT-DA/RoTTA: CIFAR-10-C and CIFAR-100-C"
 _PORT = "mariodoebler/test-time-adaptation, with RoTTA's own values"
@@ -122,7 +120,7 @@ class RoTTA(NormMethod):
         super().prepare()
         self.optim = Optimizer("adam", self.lr)
         self.rules = MemoryRules(self.memory, self.classifier.classes, self.age, self.uncertainty)
-        self._warned = False
+        self.jitter = Jitter(self.name, self.seed, self.classifier.pixels, jitter)
 
     def begin(self) -> Mapping[str, Tensor | int]:
         """Return the teacher (``norms``), the student and its moments, the memory, and the number of images seen."""
@@ -200,18 +198,7 @@ class RoTTA(NormMethod):
             logs = self.classifier.logits(self.classifier.cosines(features)).log_softmax(1)
             return -(weight * (target * logs).sum(1)).mean()
 
-        gradient, *_ = self.tower.differentiate(self._change(kept, number), row["student"], alone, loss)
+        changed = (self.augment or self.jitter)(kept, number)
+        gradient, *_ = self.tower.differentiate(changed, row["student"], alone, loss)
         student, moments = self.optim.step(row["student"], gradient, row)
         return {"student": student, **moments, "norms": (1 - self.nu) * row["norms"] + self.nu * student}
-
-    def _change(self, images: Tensor, number: int) -> Tensor:
-        """Return the images of the memory augmented for the student at the update of this number."""
-        if self.augment is not None:
-            return self.augment(images, number)  # given by the user
-        scale = self.classifier.pixels
-        if scale is None or len(self.shape) != 3 or self.shape[0] != 3:
-            if not self._warned:
-                LOGGER.warning("rotta does not augment: the classifier's inputs are not RGB images of a known scale.")
-            self._warned = True
-            return images
-        return scale.from_pixels(255 * jitter(scale.to_shares(images), seed_generator(self.seed, number)))

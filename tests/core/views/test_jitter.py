@@ -17,6 +17,7 @@ from lmr.core.views.jitter import (
     change_gamma,
     change_saturation,
     jitter,
+    jitter_mirrored,
     move,
     turn_hue,
 )
@@ -59,6 +60,31 @@ def test_images_are_moved_by_pixels_and_turned_about_their_centre(images: Tensor
     torch.testing.assert_close(move(images, 0.0, 0, 1, 1.0, 0)[:, :, 1:], images[:, :, :-1])
     torch.testing.assert_close(move(images, 180.0, 0, 0, 1.0, 0), images.flip(-1, -2))
     assert move(images, 5.0, 0, 0, 1.0, 2).shape == (2, 3, 10, 11)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "right", "down", "scale"), [(0.0, 2, 0, 1.0), (14.0, -1, 1, 0.9), (-9.0, 0, 0, 1.1)]
+)
+def test_mirrored_images_are_those_of_a_padded_image(
+    images: Tensor, degrees: float, right: int, down: int, scale: float
+) -> None:
+    """As torchvision: padded by reflection, moved as a whole, the middle cut out."""
+    padded = torch.nn.functional.pad(images, (3, 3, 3, 3), mode="reflect")
+    expected = move(padded, degrees, right, down, scale)[..., 3:-3, 3:-3]
+    torch.testing.assert_close(move(images, degrees, right, down, scale, mirrored=True), expected)
+
+
+def test_image_of_one_pixel_can_be_mirrored() -> None:
+    pixel = torch.full((1, 3, 1, 1), 0.4)
+    torch.testing.assert_close(move(pixel, 10.0, 1, 0, 1.0, mirrored=True), pixel)
+
+
+def test_mirrored_augmentation_has_neither_blur_nor_noise() -> None:
+    plain = torch.full((2, 3, 9, 9), 0.5, dtype=torch.float64)
+    made = [jitter_mirrored(plain, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    assert torch.equal(made[0], made[1])
+    assert not torch.equal(made[0], made[2])
+    torch.testing.assert_close(made[0], made[0][:1, :1, :1, :1].expand_as(plain))
 
 
 def test_blur_keeps_a_plane_and_spreads_a_point() -> None:

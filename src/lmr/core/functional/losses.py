@@ -57,6 +57,21 @@ def marginal_entropy(logits: Tensor) -> Tensor:
     return -(log_mean.exp() * log_mean).sum(-1)
 
 
+def likelihood_ratio(logits: Tensor, largest: float = 0.99, eps: float = 1e-5) -> Tensor:
+    """Return the soft likelihood ratio of logits [..., C] (Mummadi et al. 2021): -sum of q log(q / (1 - q) + eps).
+
+    q are the probabilities, at most ``largest`` and not normalised again; no gradient flows through those at the limit.
+    """
+    q = logits.softmax(-1).clamp(max=largest)
+    return -(q * (q / (1 - q) + eps).log()).sum(-1)
+
+
+def symmetric_cross_entropy(one: Tensor, other: Tensor) -> Tensor:
+    """Return the mean of both cross-entropies between the softmax of logits [..., C]; gradient flows through both."""
+    log_p, log_q = one.log_softmax(-1), other.log_softmax(-1)
+    return -(log_p.exp() * log_q + log_q.exp() * log_p).sum(-1) / 2
+
+
 def match_captions(features: Tensor, captions: Tensor, scale: float) -> Tensor:
     """Return the cross-entropy of image-to-caption logits with the likeness of images and captions (Hakim et al. 2025).
 

@@ -1,19 +1,24 @@
-"""The strong augmentation of RoTTA (Yuan et al. 2023) and CoTTA on pixel values from 0 to 1.
+"""The strong augmentations of RoTTA (Yuan et al. 2023) and ROID (Marsden et al. 2024) on pixel values from 0 to 1.
 
-In this order: brightness, contrast, saturation, hue and gamma in random order; rotation, translation and scaling, the
-edge of the image continued; blur; a flip; noise. As in the authors' code one draw serves all images of a call, except
-for the noise.
+In this order: brightness, contrast, saturation, hue and gamma in random order; rotation, translation and scaling; blur;
+a flip; noise. ROID has neither blur nor noise. Beyond its edge the image is continued by the edge (RoTTA) or mirrored
+(ROID). As in the authors' code one draw serves all images of a call, except for the noise.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.log import LOGGER
+from lmr.core.pixel_scale import PixelScale
 from lmr.core.views.crops import sample_bilinear
+from lmr.core.views.view_maker import seed_generator
 
 BRIGHTNESS, CONTRAST, SATURATION = (0.6, 1.4), (0.7, 1.3), (0.5, 1.5)
 HUE, GAMMA = (-0.06, 0.06), (0.7, 1.3)
@@ -27,13 +32,52 @@ NOISE = 0.005
 _GREY = (0.2989, 0.587, 0.114)
 
 
+@dataclass
+class Jitter:
+    """The augmentation of preprocessed RGB images, drawn from ``seed`` and a number; other inputs stay as they are.
+
+    Where the inputs are no RGB images of a known scale, a warning in the name of ``method`` says once that they stay.
+    """
+
+    method: str
+    seed: int
+    scale: PixelScale | None
+    augment: Callable[[Tensor, torch.Generator], Tensor]  # ``jitter`` or ``jitter_mirrored``
+    warned: bool = False
+
+    def __call__(self, images: Tensor, number: int) -> Tensor:
+        """Return augmented images [N, 3, H, W]."""
+        if self.scale is None or images.ndim != 4 or images.shape[1] != 3:
+            if not self.warned:
+                LOGGER.warning(
+                    "%s does not augment: the classifier's inputs are not RGB images of a known scale.", self.method
+                )
+            self.warned = True
+            return images
+        shares = self.augment(self.scale.to_shares(images), seed_generator(self.seed, number))
+        return self.scale.from_pixels(255 * shares)
+
+
 def jitter(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Augmented images [N, 3, H, W] from images with values from 0 to 1; all draws are from ``generator``."""
+    """RoTTA's augmented images [N, 3, H, W] from images with values from 0 to 1; all draws are from ``generator``."""
+    x = _change_colours(images, generator)
+    x = move(x, *_draw_motion(x, generator), KERNEL // 2)
+    x = _flip_half(blur(x, _draw(generator, *SIGMA)), generator)
+    noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    return (x + NOISE * noise.to(x.device, x.dtype)).clamp(0, 1)
 
-    def draw(low: float, high: float) -> float:
-        return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
 
-    x = images
+def jitter_mirrored(images: Tensor, generator: torch.Generator) -> Tensor:
+    """ROID's augmented images [N, 3, H, W] from images with values from 0 to 1; all draws are from ``generator``."""
+    x = _change_colours(images, generator)
+    return _flip_half(move(x, *_draw_motion(x, generator), mirrored=True), generator).clamp(0, 1)
+
+
+def _draw(generator: torch.Generator, low: float, high: float) -> float:
+    return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
+
+
+def _change_colours(x: Tensor, generator: torch.Generator) -> Tensor:
     for number in torch.randperm(5, generator=generator).tolist():
         adjust, span = (
             (change_brightness, BRIGHTNESS),
@@ -42,14 +86,19 @@ def jitter(images: Tensor, generator: torch.Generator) -> Tensor:
             (turn_hue, HUE),
             (change_gamma, GAMMA),
         )[number]
-        x = adjust(x, draw(*span))
-    angle, size = draw(*DEGREES), [side + 2 * (side // 2) for side in x.shape[-2:]]
-    down, right = (round(draw(-TRANSLATION * side, TRANSLATION * side)) for side in size)
-    x = blur(move(x, angle, right, down, draw(*SCALE), KERNEL // 2), draw(*SIGMA))
-    if draw(0, 1) < 0.5:
-        x = x.flip(-1)
-    noise = torch.randn(x.shape, generator=generator, dtype=torch.float64)
-    return (x + NOISE * noise.to(x.device, x.dtype)).clamp(0, 1)
+        x = adjust(x, _draw(generator, *span))
+    return x
+
+
+def _draw_motion(x: Tensor, generator: torch.Generator) -> tuple[float, int, int, float]:
+    """Return an angle, shifts to the right and down, and a scale; shifts are shares of an image that was padded."""
+    angle, size = _draw(generator, *DEGREES), [side + 2 * (side // 2) for side in x.shape[-2:]]
+    down, right = (round(_draw(generator, -TRANSLATION * side, TRANSLATION * side)) for side in size)
+    return angle, right, down, _draw(generator, *SCALE)
+
+
+def _flip_half(x: Tensor, generator: torch.Generator) -> Tensor:
+    return x.flip(-1) if _draw(generator, 0, 1) < 0.5 else x
 
 
 def change_brightness(x: Tensor, factor: float) -> Tensor:
@@ -84,15 +133,29 @@ def turn_hue(x: Tensor, share: float) -> Tensor:
     return torch.cat([top - span * torch.minimum(d, 4 - d).clamp(0, 1) for d in distance], -3)
 
 
-def move(x: Tensor, degrees: float, right: int, down: int, scale: float, border: int) -> Tensor:
-    """Images turned about their centre, scaled and shifted, with ``border`` more pixels on each side."""
+def move(
+    x: Tensor, degrees: float, right: int, down: int, scale: float, border: int = 0, mirrored: bool = False
+) -> Tensor:
+    """Images turned about their centre, scaled and shifted, with ``border`` more pixels on each side.
+
+    Beyond the edge is what the edge has, or (``mirrored``) the image once more, mirrored about its first or last pixel.
+    """
     height, width = x.shape[-2:]
     rows = torch.arange(-border, height + border, dtype=torch.float64).view(1, -1, 1) - (height - 1) / 2 - down
     columns = torch.arange(-border, width + border, dtype=torch.float64).view(1, 1, -1) - (width - 1) / 2 - right
     cosine, sine = (f(math.radians(degrees)) / scale for f in (math.cos, math.sin))
     across = (cosine * columns + sine * rows + (width - 1) / 2).expand(len(x), -1, -1)
     along = (cosine * rows - sine * columns + (height - 1) / 2).expand(len(x), -1, -1)
+    if mirrored:
+        across, along = _mirror(across, width), _mirror(along, height)
     return sample_bilinear(x, across, along)
+
+
+def _mirror(points: Tensor, side: int) -> Tensor:
+    """Points in pixels, those beyond the first and last pixel of a side mirrored about it."""
+    last = max(side - 1, 1)
+    wave = points.remainder(2 * last)
+    return torch.minimum(wave, 2 * last - wave).clamp(max=side - 1)
 
 
 def blur(x: Tensor, sigma: float) -> Tensor:
