@@ -28,6 +28,7 @@ GOLDEN = Path(__file__).with_name("golden.json")
 # Where five batches at the defaults would be those of another method: none is certain, one prompt is used, and so on.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "sar": {"recovery": 0.0, "lr": 0.1, "margin": 0.9},
+    "cmf": {"q": 2.0, "gamma": 0.5, "lr": 5e-3},
     "deyo": {"patches": 8, "lr": 0.02},
     "eata": {"diversity": 2.0, "lr": 2e-3},
     "dynaprompt": {"prompts": 4, "lr": 0.05},
