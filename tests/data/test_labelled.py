@@ -117,18 +117,6 @@ def test_table_as_python_writes_it_is_read_back(tmp_path: Path) -> None:
     assert {(path.name, found.names[k]) for path, k in zip(found.paths, found.labels, strict=True)} == set(rows)
 
 
-def test_choice_is_random_the_same_again_and_in_order(tmp_path: Path) -> None:
-    found = list_labelled(make_folder(tmp_path, {"a": 30, "b": 30}))
-    chosen = found.choose(20)
-    assert chosen == found.choose(20)
-    assert chosen != found.choose(20, seed=1)
-    assert len(chosen.paths) == len(set(chosen.paths)) == 20
-    assert sorted(chosen.paths, key=found.paths.index) == list(chosen.paths)
-    assert set(chosen.labels) == {0, 1}  # the first twenty would all be of one class
-    assert all(found.labels[found.paths.index(p)] == k for p, k in zip(chosen.paths, chosen.labels, strict=True))
-    assert found.choose(60) == found.choose(1000) == found
-
-
 @pytest.mark.parametrize(
     ("classes", "names", "sentence"),
     [

@@ -37,19 +37,6 @@ class Labelled:
     labels: tuple[int, ...]
     names: tuple[str, ...]
 
-    def choose(self, count: int, seed: int = 0) -> Labelled:
-        """Return a random choice of ``count`` images, see ``choose_places``."""
-        chosen = choose_places(len(self.paths), count, seed)
-        return Labelled(tuple(self.paths[k] for k in chosen), tuple(self.labels[k] for k in chosen), self.names)
-
-
-def choose_places(total: int, count: int, seed: int = 0) -> list[int]:
-    """Return ``count`` of the indices below ``total``, chosen at random by the seed and sorted; all if fewer."""
-    if count >= total:
-        return list(range(total))
-    chosen: list[int] = np.sort(np.random.default_rng(seed).permutation(total)[:count]).tolist()
-    return chosen
-
 
 def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
     """Return the images of ``source`` with their classes. Raises LmrError.
@@ -281,14 +268,14 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         raise LmrError(f"Cannot list the folder {str(folder)!r}: {error.strerror}.") from error
 
 
-def open_labelled(name: str, source: Path) -> ImageFileSet:
+def open_labelled(name: str, source: Path, names: ClassNames | None = None) -> ImageFileSet:
     """Open a folder with one sub-folder per class, or a table of paths and labels, as a set of this name.
 
-    Class names come from a file names.tsv, names.txt or names.json in the folder (next to the table).
+    Class names, if not given, come from a file names.tsv, names.txt or names.json in the folder (next to the table).
     """
     folder = source if source.is_dir() else source.parent
-    own = next((folder / file for file in _NAME_FILES if (folder / file).is_file()), None)
-    found = list_labelled(source, read_class_names(own) if own else None)
+    own = next((folder / file for file in _NAME_FILES if names is None and (folder / file).is_file()), None)
+    found = list_labelled(source, read_class_names(own) if own else names)
     classes = [text.replace("_", " ") for text in found.names]
     files = [os.path.relpath(path, folder) for path in found.paths]
     kind = "sub-folders as classes" if source.is_dir() else "a table of paths and labels"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,10 @@ import checkpoint_maker as maker
 import lmr
 from lmr.apps.doctor import examine as examine_file
 from lmr.apps.doctor.checks import Check, CheckKind, choose_texts
-from lmr.apps.doctor.examine import Accuracy, DoctorReport, describe_model, format_facts
+from lmr.apps.doctor.examine import Accuracy, DoctorReport, choose_places, describe_model, format_facts
 from lmr.apps.options import DoctorOptions, ModelOptions
 from lmr.cli import main
 from lmr.core.classifier import digest_tensors
-from lmr.data.labelled import choose_places
 from lmr.data.photographs import Photographs
 from lmr.data.pocket_world import CLASSES, draw
 from lmr.models.catalog import PublishedAccuracy
@@ -382,13 +382,14 @@ def test_all_photographs_are_the_default_and_own_images_replace_them(
 ) -> None:
     asked = []
 
-    def note(*words: object) -> Accuracy:
-        asked.append(words[-1])
-        return Accuracy(1, 2, 0, 10)
+    def note(*words: Any) -> Accuracy:
+        asked.append(words[2].name)
+        return measure(*words[:3], 64, 2)
 
-    monkeypatch.setattr(examine_file, "measure_dataset", note)
-    assert examine("photo").accuracy == Accuracy(1, 2, 0, 10)
-    assert asked == [None]
+    measure = examine_file.measure_accuracy
+    monkeypatch.setattr(examine_file, "measure_accuracy", note)
+    assert examine("photo").accuracy is not None
+    assert asked == ["photo"]
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         Image.new("RGB", (40, 30)).save(tmp_path / name / "0.png")
@@ -396,7 +397,27 @@ def test_all_photographs_are_the_default_and_own_images_replace_them(
     assert own is not None
     assert (own.images, own.classes, own.images_of) == (2, 2, "")
     assert examine("pocket").accuracy is None
-    assert asked == [None]
+    assert asked == ["photo", "data"]
+
+
+def test_choice_is_random_the_same_again_and_in_order() -> None:
+    chosen = choose_places(60, 20)
+    assert chosen == choose_places(60, 20) == sorted(set(chosen))
+    assert len(chosen) == 20
+    assert max(chosen) >= 30  # not the first ones, which are of one class
+    assert choose_places(60, 60) == choose_places(60, 1000) == list(range(60))
+
+
+def test_names_beside_the_images_are_used(drawings: Path, tmp_path: Path) -> None:
+    """As in ``lmr bench``: a folder of codes with a file of names."""
+    first, second, *_ = sorted((drawings / "set").iterdir())
+    shutil.copytree(first, tmp_path / "n1")
+    shutil.copytree(second, tmp_path / "n2")
+    (tmp_path / "names.tsv").write_text(f"n1\t{first.name}\nn2\t{second.name}\n")
+    own = examine("pocket", data=tmp_path).accuracy
+    assert own is not None
+    assert own.classes == 2
+    assert own == examine("pocket", data=tmp_path, labels=[first.name, second.name]).accuracy
 
 
 def test_chosen_images_templates_and_prompts(drawings: Path, tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from lmr.apps.doctor.checks import Check, CheckKind, choose_texts, draw_images, find_place, run_checks
@@ -22,18 +23,15 @@ from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
 from lmr.core.progress import show_progress
-from lmr.data.dataset import CLEAN, Dataset, ImageArray
-from lmr.data.labelled import Labelled, choose_places, list_labelled
+from lmr.data.dataset import CLEAN, Dataset
+from lmr.data.labelled import open_labelled
 from lmr.data.photographs import Photographs
-from lmr.images.files import UnreadableImage, open_image
+from lmr.images.files import UnreadableImage
 from lmr.models import Backbone
 from lmr.models.catalog import PublishedAccuracy, find_published_accuracy
 from lmr.models.facts import ModelFormat
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 _WIDTH = 110  # columns, or those of a narrower terminal
 _NARROW = 60
@@ -83,16 +81,14 @@ def examine(model: str | Backbone = DEFAULT_MODEL, options: DoctorOptions | None
         raise LmrError(f"To compare with the published accuracy on {dataset!r}, give its images with --data.")
     prompts = choose_prompts(options.templates, options.prompts)
     names = None if options.labels is None else read_names(options.labels)
-    labelled = None if options.data is None else list_labelled(options.data, names)
-    if labelled is not None and images is not None:
-        labelled = labelled.choose(images)
+    labelled = None if options.data is None else open_labelled("data", Path(options.data), names)
     backbone = model if isinstance(model, Backbone) else options.load(model)
     texts = choose_texts(backbone, list(names.values()) if isinstance(names, Mapping) else names)
     checks = run_checks(backbone, texts, draw_images())
     accuracy = None
     if labelled is not None:
-        classifier = make_classifier(backbone, labelled.names, prompts)
-        accuracy = measure_accuracy(classifier, backbone.preprocess, labelled, batch_size)
+        classifier = make_classifier(backbone, labelled.classes, prompts)
+        accuracy = measure_accuracy(classifier, backbone.preprocess, labelled, batch_size, images)
         if accuracy.images == 0:
             raise LmrError(f"None of the {accuracy.unreadable} images can be read; the first: {accuracy.first_error}")
         published = None if dataset is None else find_published_accuracy(backbone.name, dataset)
@@ -100,7 +96,8 @@ def examine(model: str | Backbone = DEFAULT_MODEL, options: DoctorOptions | None
     elif backbone.model_facts.format is ModelFormat.PHOTO:  # images of its own kind come with the package
         own = Photographs()
         classifier = make_classifier(backbone, own.classes, prompts)
-        accuracy = replace(measure_dataset(classifier, backbone.preprocess, own, batch_size, images), prompts=prompts)
+        accuracy = measure_accuracy(classifier, backbone.preprocess, own, batch_size, images)
+        accuracy = replace(accuracy, prompts=prompts, images_of=own.protocol["images"])
     return DoctorReport(describe_model(backbone, texts), tuple(checks), accuracy)
 
 
@@ -232,61 +229,44 @@ def _describe_prompts(prompts: Prompts | None) -> str:
 
 
 def measure_accuracy(
-    classifier: ZeroShot, preprocess: Callable[[Image], Tensor], labelled: Labelled, batch_size: int
-) -> Accuracy:
-    """Label every image file without adaptation; those that cannot be read are counted and left out."""
-    openers = [partial(open_image, path) for path in labelled.paths]
-    return _measure(classifier, preprocess, openers, labelled.labels, batch_size)
-
-
-def measure_dataset(
     classifier: ZeroShot,
-    preprocess: Callable[[Image], Tensor],
+    preprocess: Callable[[Image.Image], Tensor],
     dataset: Dataset,
     batch_size: int,
     images: int | None = None,
 ) -> Accuracy:
-    """Label the clean images of a dataset, or a random choice of them."""
+    """Label the clean images of a dataset without adaptation, or ``images`` of them, the same in every run.
+
+    Images that cannot be read are counted and left out. One batch is in memory at a time.
+    """
     labels = dataset.labels(CLEAN)
     places = choose_places(len(labels), len(labels) if images is None else images)
-    openers = [partial(_make_image, array) for array in dataset.read(CLEAN, 0, places)]
-    accuracy = _measure(classifier, preprocess, openers, labels[places].tolist(), batch_size)
-    return replace(accuracy, images_of=dataset.protocol["images"])
-
-
-def _make_image(array: ImageArray) -> Image:
-    from PIL import Image
-
-    return Image.fromarray(array)
-
-
-def _measure(
-    classifier: ZeroShot,
-    preprocess: Callable[[Image], Tensor],
-    openers: Sequence[Callable[[], Image]],
-    labels: Sequence[int],
-    batch_size: int,
-) -> Accuracy:
-    """Return the accuracy on the images that the functions open; one batch of them is in memory at a time."""
-    right = images = unreadable = 0
+    right = counted = unreadable = 0
     first_error = ""
-    with show_progress("measuring the accuracy", len(openers), delay=1.0) as bar:
-        for first in range(0, len(openers), batch_size):
-            part = slice(first, first + batch_size)
+    with show_progress("measuring the accuracy", len(places), delay=1.0) as bar:
+        for first in range(0, len(places), batch_size):
+            part = places[first : first + batch_size]
             inputs: list[Tensor] = []
             wanted: list[int] = []
-            for open_one, label in zip(openers[part], labels[part], strict=True):
+            for place in part:
                 try:
-                    inputs.append(preprocess(open_one()))
-                    wanted.append(label)
+                    (pixels,) = dataset.read(CLEAN, 0, [place])
+                    inputs.append(preprocess(Image.fromarray(pixels)))
+                    wanted.append(int(labels[place]))
                 except (UnreadableImage, ValueError, OSError, MemoryError) as error:
                     unreadable += 1
                     first_error = first_error or str(error)
             if inputs:
                 right += _count_right(classifier, torch.stack(inputs), torch.tensor(wanted))
-                images += len(inputs)
-            bar.advance(len(openers[part]))
-    return Accuracy(right, images, unreadable, classifier.classes, first_error=first_error)
+                counted += len(inputs)
+            bar.advance(len(part))
+    return Accuracy(right, counted, unreadable, classifier.classes, first_error=first_error)
+
+
+def choose_places(total: int, count: int) -> list[int]:
+    """Return ``count`` of the indices below ``total``, drawn at random, always the same, and sorted; all if fewer."""
+    chosen: list[int] = np.sort(np.random.default_rng(0).permutation(total)[:count]).tolist()
+    return chosen
 
 
 def _count_right(classifier: ZeroShot, images: Tensor, labels: Tensor) -> int:
