@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     add("--check", metavar="DIR", help="fetch nothing; check that DIR holds the complete and correct dataset")
     add("--make", action="store_true", help="fetch nothing; make a corrupted dataset from the clean one, on disk")
-    add("--workers", type=int, default=1, metavar="N", help="processes that make images (default: %(default)s)")
+    add("--workers", type=int, default=1, metavar="N", help="threads that make images (default: %(default)s)")
     add("--keep", action="store_true", help="keep the archives after they are unpacked")
 
 

@@ -24,51 +24,51 @@ EMBEDDED_SETS = ("photo", "photo-c", "pocket", "pocket-c")  # these come with th
 _FIRST_OF_POCKET = re.compile(r"pocket(-c)?-([1-9]\d{0,6})")  # the world is endless: any number of its images
 
 
-def open_dataset(name: str, root: str | os.PathLike[str] | None = None, *, workers: int = 1) -> Dataset:
+def open_dataset(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
     """Open a set by name (one of ``NAMES``), or your own images as "folder:PATH" or "csv:PATH".
 
     "pocket-c-2000" is the first 2,000 images of the pocket world instead of 10,000; any number is possible.
     A name followed by @10 is ten classes of the set, @10.2 another ten (2 is a seed).
-    ``root`` is the folder that contains the sets (default: $LMR_DATA, or ~/.cache/lmr/data). ``workers`` processes
-    corrupt images if this is done on the fly. Raises LmrError with the command that gets a missing set.
+    ``root`` is the folder that contains the sets (default: $LMR_DATA, or ~/.cache/lmr/data). Raises LmrError
+    with the command that gets a missing set.
     """
     kind, colon, path = str(name).partition(":")
     if colon and kind in ("folder", "csv"):
         return _open_own(name, kind, Path(path).expanduser())
     if first := _FIRST_OF_POCKET.fullmatch(str(name)):
-        return _open_pocket(name, int(first[2]), workers, corrupted=first[1] is not None)
+        return _open_pocket(name, int(first[2]), corrupted=first[1] is not None)
     if (subset := split_subset(name)) is not None:
         whole, count, seed = subset
-        return ClassSubset(name, open_dataset(whole, root, workers=workers), count, seed)
+        return ClassSubset(name, open_dataset(whole, root), count, seed)
     if name not in NAMES:
         raise LmrError(
             f"There is no dataset {name!r}.{suggest(name, NAMES)} Choose one of: {', '.join(NAMES)}, or give "
             "folder:PATH or csv:PATH."
         )
     if name in EMBEDDED_SETS:
-        return _open_embedded(name, workers)
+        return _open_embedded(name)
     place = find_root(root)
     if name.startswith("cifar"):
         classes = 100 if name.startswith("cifar100") else 10
-        return open_cifar_c(classes, place, workers) if name.endswith("-c") else open_cifar(classes, place)
+        return open_cifar_c(classes, place) if name.endswith("-c") else open_cifar(classes, place)
     if name.startswith("imagenet-c"):
-        return open_imagenet_c(name, place, workers)
+        return open_imagenet_c(name, place)
     return open_imagenet(name, place)
 
 
-def _open_embedded(name: str, workers: int) -> Dataset:
+def _open_embedded(name: str) -> Dataset:
     """Open a set that comes with the package; a photograph has the same noise as the same image in cifar10-c."""
     if name.startswith("pocket"):
-        return _open_pocket(name, POCKET_COUNT, workers, corrupted=name == "pocket-c")
+        return _open_pocket(name, POCKET_COUNT, corrupted=name == "pocket-c")
     photos = Photographs()
     if name == "photo":
         return photos
-    return CorruptedOnTheFly(name, photos, "cifar", workers=workers, numbers=photos.numbers)
+    return CorruptedOnTheFly(name, photos, "cifar", numbers=photos.numbers)
 
 
-def _open_pocket(name: str, count: int, workers: int, *, corrupted: bool) -> Dataset:
+def _open_pocket(name: str, count: int, *, corrupted: bool) -> Dataset:
     world = PocketWorld(count=count)
-    return CorruptedOnTheFly(name, world, "cifar", workers=workers) if corrupted else world
+    return CorruptedOnTheFly(name, world, "cifar") if corrupted else world
 
 
 def _open_own(name: str, kind: str, path: Path) -> Dataset:

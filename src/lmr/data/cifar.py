@@ -82,7 +82,7 @@ def open_cifar(classes: int, root: Path) -> Cifar:
     return Cifar(path, classes)
 
 
-def open_cifar_c(classes: int, root: Path, workers: int = 1) -> Dataset:
+def open_cifar_c(classes: int, root: Path) -> Dataset:
     """Open the corrupted files, or the clean test set corrupted on the fly."""
     name, folder = f"cifar{classes}-c", find_first(root, list_folders(classes))
     has_clean = find_first(root, list_places(classes)) is not None
@@ -91,7 +91,7 @@ def open_cifar_c(classes: int, root: Path, workers: int = 1) -> Dataset:
     if not has_clean:
         hint = f"The clean test set (`lmr fetch cifar{classes}`) is sufficient: it is then corrupted on the fly."
         raise describe_missing(name, root, list_folders(classes), hint)
-    return CorruptedOnTheFly(name, open_cifar(classes, root), "cifar", workers=workers)
+    return CorruptedOnTheFly(name, open_cifar(classes, root), "cifar")
 
 
 class Cifar(ArraySet):

@@ -147,12 +147,11 @@ class CorruptedOnTheFly(Dataset):
         constants: Literal["cifar", "imagenet"],
         *,
         seed: int = 0,
-        workers: int = 1,
         numbers: Sequence[int] | None = None,
         finish: Callable[[ImageArray], ImageArray] | None = None,
     ) -> None:
         self.name, self.clean, self.classes = name, clean, clean.classes
-        self.constants, self.seed, self.workers = constants, seed, workers
+        self.constants, self.seed = constants, seed
         self._numbers, self._finish = numbers, finish
         self.reads_files = clean.reads_files
         self.protocol = {**clean.protocol, "corruptions": describe_made(constants, seed)}
@@ -181,7 +180,6 @@ class CorruptedOnTheFly(Dataset):
             seed=self.seed,
             indices=[self._numbers[index] for index in indices] if self._numbers else indices,
             constants=self.constants,
-            workers=self.workers,
         )
         return [self._finish(image) for image in corrupted] if self._finish else list(corrupted)
 

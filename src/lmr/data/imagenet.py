@@ -120,7 +120,7 @@ def _read_truths(folder: Path, flat: Sequence[str]) -> dict[str, str]:
     return {f"ILSVRC2012_val_{number:08d}.JPEG": wnid for number, wnid in enumerate(lines, 1)}
 
 
-def open_imagenet_c(name: str, root: Path, workers: int = 1) -> Dataset:
+def open_imagenet_c(name: str, root: Path) -> Dataset:
     """Open ImageNet-C, all of it or the 5,000 images of the usual list ("imagenet-c-5000").
 
     It comes from folders in the official layout, or from the validation set corrupted on the fly.
@@ -131,15 +131,15 @@ def open_imagenet_c(name: str, root: Path, workers: int = 1) -> Dataset:
     if clean is None:
         hint = "The clean validation set (`lmr fetch imagenet`) is sufficient: it is then corrupted on the fly."
         raise describe_missing(name, root, FOLDERS["imagenet-c"], hint)
-    return corrupt_validation(name, clean, workers)
+    return corrupt_validation(name, clean)
 
 
-def corrupt_validation(name: str, folder: Path, workers: int = 1, *, stored: bool = True) -> CorruptedOnTheFly:
+def corrupt_validation(name: str, folder: Path, *, stored: bool = True) -> CorruptedOnTheFly:
     """Open the clean crops, corrupted when they are read and, if ``stored``, compressed like the official files."""
     crops = open_crops(name, folder)
     numbers = [number_image(file, place) for place, file in enumerate(crops.files)]
     finish = store_as_jpeg if stored else None
-    corrupted = CorruptedOnTheFly(name, crops, "imagenet", workers=workers, numbers=numbers, finish=finish)
+    corrupted = CorruptedOnTheFly(name, crops, "imagenet", numbers=numbers, finish=finish)
     corrupted.protocol["corruptions"] += ", stored as JPEG of quality 85"
     return corrupted
 

@@ -128,39 +128,27 @@ def test_image_does_not_depend_on_batch_size(name: str) -> None:
 
 
 PROGRAM = """
-import hashlib, os, numpy as np
-from lmr.core.errors import LmrError
-from lmr.data.corruptions import CORRUPTIONS, EXTRA, apply
+import hashlib, numpy as np
+from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.corruptions.apply import corrupt_batch
-if __name__ == "__main__":
-    images = np.random.default_rng(3).integers(0, 256, (6, 40, 40, 3)).astype(np.uint8)
-    for name in CORRUPTIONS + EXTRA:
-        if name != "frost":
-            result = corrupt_batch(images, name, 5, seed=2, workers=2)
-            print(name, hashlib.sha256(result.tobytes()).hexdigest())
-    for process in apply._open_pool(2, os.getpid())._processes.values():
-        process.kill()
-    try:
-        corrupt_batch(images, "contrast", 1, workers=2)
-    except LmrError as error:
-        print(error)
-    print(apply._open_pool.cache_info().currsize)
+images = np.random.default_rng(3).integers(0, 256, (6, 40, 40, 3)).astype(np.uint8)
+for name in CORRUPTIONS + EXTRA:
+    if name != "frost":
+        result = corrupt_batch(images, name, 5, seed=2)
+        print(name, hashlib.sha256(result.tobytes()).hexdigest())
 """
 
 
-def test_other_processes_make_the_same_images_and_their_death_is_reported(tmp_path: Path) -> None:
+def test_other_processes_make_the_same_images(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    *lines, told, kept = done.stdout.splitlines()
-    digests = dict(line.split() for line in lines)
+    digests = dict(line.split() for line in done.stdout.splitlines())
     assert set(digests) == set(ALL) - {"frost"}
     images = np.random.default_rng(3).integers(0, 256, (6, 40, 40, 3)).astype(np.uint8)
     for name, digest in digests.items():
         assert hashlib.sha256(corrupt_batch(images, name, 5, seed=2).tobytes()).hexdigest() == digest, name
-    assert "use fewer workers" in told
-    assert kept == "0"  # the next call starts afresh
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -301,8 +289,6 @@ def test_wrong_numbers_are_refused() -> None:
         corrupt(images[0], "contrast", 1, index=-5)
     with pytest.raises(ValueError, match="one index for each of the 2 images, got 3"):
         corrupt_batch(images, "contrast", 1, indices=range(3))
-    with pytest.raises(ValueError, match="The number of workers must be a whole number of at least 1, got 0"):
-        corrupt_batch(images, "contrast", 1, workers=0)
 
 
 @pytest.mark.parametrize("images", [np.zeros((8, 8, 3), np.float32), np.zeros((8, 8, 3), np.int64), [[1]]])

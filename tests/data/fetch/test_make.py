@@ -54,7 +54,7 @@ def test_cifar_on_disk_is_cifar_on_the_fly(cifar: Path) -> None:
     flying = open_cifar_c(10, cifar)
     places = [0, 255, 256, COUNT - 1]
     expected = {severity: flying.read("contrast", severity, places) for severity in (1, 5)}
-    folder = make_set("cifar10-c", cifar, domains=("contrast",))
+    folder = make_set("cifar10-c", cifar, domains=("contrast",), workers=2)
     assert folder == cifar / "CIFAR-10-C"
     assert sorted(os.listdir(folder)) == ["contrast.npy", "labels.npy", MADE_NOTE]
     assert np.load(folder / "contrast.npy", mmap_mode="r").shape == (5 * COUNT, 32, 32, 3)

@@ -1,17 +1,11 @@
-"""Corrupt one image or many, with the same result in any batch, any order and any number of processes."""
+"""Corrupt one image or many, with the same result in any batch, any order, thread and process."""
 
 from __future__ import annotations
 
 import difflib
-import functools
 import importlib
-import importlib.util
-import multiprocessing
-import os
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
@@ -23,7 +17,6 @@ from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA, GROUPS
 from lmr.data.corruptions.noise import ImageBatch
 
 _CHUNK = 100_000  # values at a time: their float64 copies fit the processor's cache, whatever the batch
-_PIECES = 4  # per worker, so that no worker waits long for the last one
 
 
 def corrupt(
@@ -54,13 +47,10 @@ def corrupt_batch(
     seed: int = 0,
     indices: Sequence[int] | npt.NDArray[np.integer] | None = None,
     constants: str = "imagenet",
-    workers: int = 1,
 ) -> ImageBatch:
     """Corrupt uint8 images [N, H, W, 3], each exactly as `corrupt` does with its index among the N `indices`.
 
-    `indices` are 0 to N - 1 by default. With `workers` > 1 that many processes share the work; they start once, in a
-    few seconds, and are kept for the next call. As always with processes in Python, a script that uses them must do its
-    work below `if __name__ == "__main__":`.
+    `indices` are 0 to N - 1 by default.
     """
     _check_known("corruption", name, CORRUPTIONS + EXTRA)
     _check_known("set of constants", constants, tuple(CONSTANTS))
@@ -72,28 +62,18 @@ def corrupt_batch(
         ("severity", severity, 1, 5),
         ("seed", seed, 0, None),
         ("smallest index of an image", min(places, default=0), 0, None),
-        ("number of workers", workers, 1, None),
     ):
         if type(value) is bool or not isinstance(value, (int, np.integer)) or not low <= value <= (high or value):
             limits = "from 1 (mild) to 5 (strong)" if high else f"of at least {low}"
             raise LmrError(f"The {label} must be a whole number {limits}, got {value!r}.")
-    find_function(name)  # a missing package is reported here, not by a worker
-    do = functools.partial(_corrupt_piece, name=name, severity=severity, seed=seed, constants=constants)
-    if workers == 1 or len(images) <= 1:
-        return do(images, places)
-    size = -(-len(images) // (workers * _PIECES))
-    cuts = range(0, len(images), size)
-    try:
-        pieces = _open_pool(workers, os.getpid()).map(
-            do, (images[k : k + size] for k in cuts), (places[k : k + size] for k in cuts)
-        )
-        return np.concatenate(list(pieces))
-    except BrokenProcessPool as error:
-        _open_pool.cache_clear()
-        raise LmrError(
-            "A process that corrupted images was killed, most likely because memory ran out; "
-            "use fewer workers, or fewer images at a time."
-        ) from error
+    function, levels = find_function(name), CONSTANTS[constants][name][severity - 1]
+    corrupted = np.empty(images.shape, np.uint8)
+    size = max(1, _CHUNK // (images[:1].size or 1))
+    for start in range(0, len(images), size):
+        part = slice(start, start + size)
+        generators = [make_generator(name, seed, place) for place in places[part]]
+        corrupted[part] = truncate(function(np.ascontiguousarray(images[part]), generators, *levels))
+    return corrupted
 
 
 def find_function(name: str) -> Callable[..., npt.NDArray[Any]]:
@@ -104,20 +84,6 @@ def find_function(name: str) -> Callable[..., npt.NDArray[Any]]:
             require(package, "bench", f"The corruption {name!r}")
     function: Callable[..., npt.NDArray[Any]] = getattr(importlib.import_module(f"lmr.data.corruptions.{group}"), name)
     return function
-
-
-def _corrupt_piece(
-    images: ImageBatch, places: Sequence[int], *, name: str, severity: int, seed: int, constants: str
-) -> ImageBatch:
-    """Corrupt checked input in this process, a chunk at a time."""
-    function, levels = find_function(name), CONSTANTS[constants][name][severity - 1]
-    corrupted = np.empty(images.shape, np.uint8)
-    size = max(1, _CHUNK // (images[:1].size or 1))
-    for start in range(0, len(images), size):
-        part = slice(start, start + size)
-        generators = [make_generator(name, seed, place) for place in places[part]]
-        corrupted[part] = truncate(function(np.ascontiguousarray(images[part]), generators, *levels))
-    return corrupted
 
 
 def make_generator(name: str, seed: int, index: int) -> np.random.Generator:
@@ -132,23 +98,6 @@ def truncate(x: npt.NDArray[Any]) -> ImageBatch:
     """
     levels: ImageBatch = (x if x.dtype == np.uint8 else np.clip(x, 0, 1) * 255).astype(np.uint8, copy=False)
     return levels
-
-
-@functools.lru_cache(maxsize=1)
-def _open_pool(workers: int, owner: int) -> ProcessPoolExecutor:
-    """Start new processes rather than forks, which would inherit torch's threads.
-
-    `owner` keeps a fork of this process from using its pool.
-    """
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_use_one_thread)
-
-
-def _use_one_thread() -> None:
-    """Keep OpenCV, where it is installed, to one thread: the processes already use all cores."""
-    if importlib.util.find_spec("cv2") is not None:
-        import cv2
-
-        cv2.setNumThreads(1)
 
 
 def _check_images(images: ImageBatch) -> None:
