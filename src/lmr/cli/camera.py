@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from lmr.cli.shared_options import read_dataclass
+from lmr.cli.shared_options import add_fields, read_dataclass
+from lmr.service.settings import CameraOptions
 
 DESCRIPTION = """\
 Send the frames of a source to one stream of a running 'lmr serve', in order. The source is a video file, the address of
@@ -37,48 +38,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("source", metavar="SOURCE", help="a video file, a folder, or an address such as rtsp://10.0.0.17/stream")
     add("--to", required=True, metavar="URL", help="the service, such as http://127.0.0.1:8080")
     add("--stream", required=True, metavar="NAME", help="the stream that the frames belong to")
-    add("--every", type=int, default=1, metavar="N", help="send every N-th frame (default: %(default)s)")
-    add(
-        "--batch",
-        type=int,
-        default=1,
-        metavar="N",
-        help="frames per request, which are one step (default: %(default)s)",
-    )
-    add(
-        "--fps",
-        type=float,
-        metavar="F",
-        help="send at most F frames per second; a network camera's other frames are dropped (default: no limit)",
-    )
-    add(
-        "--mode",
-        choices=("adapt", "answer"),
-        default="adapt",
-        help="answer: do not adapt (default: %(default)s)",
-    )
-    add("--lossless", action="store_true", help="send video frames as PNG (default: JPEG, quality 95)")
-    add("--token-file", metavar="FILE", help="a file with the token of the service")
-    add("--position", metavar="FILE", help="keep the position in FILE, and continue from there (default: start again)")
-    add("--out", metavar="FILE", help="append a JSON line for each frame to FILE, or - for standard output")
-    add(
-        "--idle",
-        type=float,
-        metavar="S",
-        help="end when no file was added to the folder for S seconds (default: never)",
-    )
-    add(
-        "--patience",
-        type=float,
-        default=600.0,
-        metavar="S",
-        help="give up when the service took no request for S seconds (default: %(default)s)",
-    )
+    add_fields(parser, CameraOptions, every="N", batch="N", fps="F", mode=None, lossless=None, token_file="FILE")
+    add_fields(parser, CameraOptions, position="FILE", out="FILE", idle="S", patience="S")
 
 
 def run(options: argparse.Namespace) -> str | None:
     """Send the frames; return a complaint if none was answered."""
-    from lmr.service.client.camera import CameraOptions, run_camera
+    from lmr.service.client.camera import run_camera
 
     chosen = read_dataclass(CameraOptions, options)
     summary = run_camera(options.source, options.to, options.stream, chosen, _report)

@@ -1,4 +1,4 @@
-"""ServiceSettings: the limits and choices of ``lmr serve``, checked once."""
+"""The limits and choices of ``lmr serve`` and of ``lmr camera``, checked once."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from lmr.core.spec import convert
 Durability = Literal["answer", "interval"]
 Overload = Literal["shed", "answer"]
 Creation = Literal["auto", "never"]
+StepMode = Literal["adapt", "answer"]
 
 
 @dataclass(frozen=True)
@@ -64,3 +65,26 @@ class ServiceSettings:
 
 
 _MAY_BE_ZERO = ("max_wait_ms", "step", "interval_s", "drain_s", "keys_per_stream", "show_frames")
+
+
+@dataclass(frozen=True)
+class CameraOptions:
+    """Options of a feed; the text at a field is the help of the option of the same name."""
+
+    every: int = 1  # send every N-th frame
+    batch: int = 1  # frames per request, which are one step
+    fps: float | None = None
+    """send at most F frames per second; a network camera's other frames are dropped (default: no limit)"""
+    mode: StepMode = "adapt"  # answer: do not adapt
+    lossless: bool = False  # send video frames as PNG (default: JPEG, quality 95)
+    token_file: str | None = None  # a file with the token of the service
+    position: str | None = None  # keep the position in FILE, and continue from there (default: start again)
+    out: str | None = None  # append a JSON line for each frame to FILE, or - for standard output
+    idle: float | None = None  # end when no file was added to the folder for S seconds (default: never)
+    patience: float = 600.0  # give up when the service took no request for S seconds
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.batch < 1:
+            raise LmrError(f"Expected every ≥ 1 and batch ≥ 1, got every={self.every}, batch={self.batch}.")
+        if not (self.fps is None or 0 < self.fps < math.inf) or not (self.idle is None or self.idle >= 0):
+            raise LmrError(f"Expected a positive fps and idle ≥ 0, got fps={self.fps}, idle={self.idle}.")

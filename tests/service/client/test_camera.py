@@ -17,13 +17,13 @@ from lmr.core.errors import LmrError
 from lmr.service.client import camera, connection, sources
 from lmr.service.client.camera import (
     CameraFeed,
-    CameraOptions,
     CameraPosition,
     read_position,
     run_camera,
     write_position,
 )
 from lmr.service.client.sources import CameraFrame, FolderSource, Report, VideoSource
+from lmr.service.settings import CameraOptions
 from scripted_service import BREAK_AFTER, BREAK_BEFORE, ScriptedService, run_scripted_service
 from video_maker import paint, write_video
 

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import math
 import sys
 import time
 import uuid
@@ -28,6 +27,7 @@ from lmr.service.client.errors import ServiceError
 from lmr.service.client.sources import CameraFrame, CameraSource, Report, open_source
 from lmr.service.engine.requests import ServiceAnswer
 from lmr.service.network import read_token_file
+from lmr.service.settings import CameraOptions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,28 +37,6 @@ REFUSED_IMAGES = (413, 415, 422)  # the service will never take these images; ot
 LINGER_SECONDS = 1.0  # an incomplete batch is sent when no frame came for this long
 PROGRESS_SECONDS = 10.0  # between two lines of progress
 JPEG_QUALITY = 95
-
-
-@dataclass(frozen=True)
-class CameraOptions:
-    """Options of a feed, each with the meaning of the option of ``lmr camera`` of the same name."""
-
-    every: int = 1
-    batch: int = 1
-    fps: float | None = None
-    mode: str = "adapt"
-    lossless: bool = False
-    token_file: str | None = None
-    position: str | None = None
-    out: str | None = None
-    idle: float | None = None
-    patience: float = 600.0
-
-    def __post_init__(self) -> None:
-        if self.every < 1 or self.batch < 1:
-            raise LmrError(f"Expected every ≥ 1 and batch ≥ 1, got every={self.every}, batch={self.batch}.")
-        if not (self.fps is None or 0 < self.fps < math.inf) or not (self.idle is None or self.idle >= 0):
-            raise LmrError(f"Expected a positive fps and idle ≥ 0, got fps={self.fps}, idle={self.idle}.")
 
 
 @dataclass(frozen=True)
