@@ -13,15 +13,10 @@ from PIL import Image
 import lmr
 from lmr.apps import demo as demo_file
 from lmr.apps.demo import (
-    BASELINE,
     FIGURES,
-    OURS,
-    SHEET,
     Comparison,
     StreamResult,
-    choose_styles,
     compare_entries,
-    draw_sheet,
     format_comparison,
     format_gain,
     gather_results,
@@ -65,7 +60,7 @@ def test_demo_prints_every_entry_and_resumes(
     for part in short_plan.parts[:2]:
         for entry in part.methods:
             assert f"\n{entry.label} " in done
-    for name in (*FIGURES, SHEET, "rows.jsonl"):
+    for name in (*FIGURES, "rows.jsonl"):
         assert str(out / name) in done
         assert (out / name).stat().st_size > 1000
     with Image.open(out / "demo.png") as figure:
@@ -182,17 +177,6 @@ def test_rows_are_sorted_into_the_parts_of_the_plan(tmp_path: Path) -> None:
             assert [result.accuracy for result in by_domain.values()] == [0.1 * k for k in range(5)]
 
 
-def test_lines_are_styled_by_the_role_of_the_method() -> None:
-    entries = read_plan("demo").parts[1].methods
-    rows = {c.label: make_row(c.label, c.spec, "fog", 0.5) for c in entries}
-    styles = choose_styles(rows)
-    assert BASELINE.items() <= styles["zero-shot"].items()
-    assert OURS.items() <= styles["LMR"].items()
-    others = [style["color"] for label, style in styles.items() if label not in ("zero-shot", "LMR")]
-    assert len(set(others)) == 4
-    assert OURS["color"] not in others
-
-
 @pytest.mark.parametrize(
     ("wrong", "key"), [({"images": 0}, "images"), ({"batch_size": 0}, "batch_sizes"), ({"severity": 6}, "severities")]
 )
@@ -241,23 +225,3 @@ def test_defaults_of_the_command_are_those_of_the_plan() -> None:
         assert (options.batch_size,) == part.batch_sizes
         assert (options.severity,) == part.severities
     assert f"{Photographs().count('clean')} at most" in " ".join(build_command("demo").format_help().split())
-
-
-def test_contact_sheet_has_a_row_for_every_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[np.ndarray] = []
-    tile = demo_file._tile
-
-    def note(arrays: np.ndarray, columns: int) -> np.ndarray:
-        drawn.append(arrays)
-        return tile(arrays, columns)
-
-    monkeypatch.setattr(demo_file, "_tile", note)
-    photographs = Photographs()
-    draw_sheet(photographs, tmp_path / "sheet.png")
-    (arrays,) = drawn
-    labels = photographs.labels("clean")
-    for row in range(10):
-        places = np.flatnonzero(labels == row)[:10]
-        assert np.array_equal(arrays[10 * row : 10 * row + 10], np.stack(photographs.read("clean", 0, places)))
-    with Image.open(tmp_path / "sheet.png") as sheet:
-        assert sheet.size[0] >= 10 * 80

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,15 +16,14 @@ from lmr.bench.running.bench import run_bench
 from lmr.bench.running.metrics import running_accuracy, running_top_share
 from lmr.bench.running.row import Row, read_samples
 from lmr.bench.table import format_table
-from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
 from lmr.core.files import check_folder
-from lmr.core.registry import find_method
-from lmr.core.spec import parse_spec
 from lmr.data.catalogue import open_dataset
-from lmr.data.dataset import CLEAN, Dataset
+from lmr.data.dataset import CLEAN
+from lmr.report.drawing import remove_markers, style_lines
 from lmr.report.statistics import Difference, compare_answers
+from lmr.report.traits import LineKind, kind_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,11 +31,7 @@ if TYPE_CHECKING:
 
 PLAN = "demo"
 FIGURES = ("demo.png", "ablation.png")  # of the comparisons of the plan, in their order
-SHEET = "photographs.png"
-BASELINE: dict[str, Any] = {"color": "#333333", "linestyle": "--"}
-OURS: dict[str, Any] = {"color": "#d1343a", "linewidth": 2.4}
 SHOWN = 4  # images above every column
-PALETTE = ("#7fb3d5", "#2471a3", "#f0b27a", "#b9770e", "#82c99d", "#1e8449", "#af7ac5", "#8c9fb5", "#c2a878")
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ class Comparison:
     def baseline(self) -> str:
         """The label of the entry that does not adapt, which the others are compared with."""
         for label, by_domain in self.results.items():
-            if find_method(next(iter(by_domain.values())).row.method).card.role is Role.BASELINE:
+            if kind_of(next(iter(by_domain.values())).row) is LineKind.BASELINE:
                 return label
         raise LmrError(f"No method of {self.title!r} is a baseline to compare with; add one to the plan.")
 
@@ -111,7 +105,7 @@ def run_demo(out: Path, images: int | None = None, batch_size: int | None = None
     What is not given is as the plan says. At most all images of the set are used.
     """
     plan = read_plan(PLAN, {"images": images, "batch_sizes": batch_size, "severities": severity})
-    check_folder(out, ("rows.jsonl", *FIGURES, SHEET))
+    check_folder(out, ("rows.jsonl", *FIGURES))
     _load_pyplot()  # or a missing package would be noticed after minutes
     first = plan.parts[0]
     dataset = open_dataset(first.datasets[0])
@@ -137,11 +131,9 @@ def run_demo(out: Path, images: int | None = None, batch_size: int | None = None
     print(f"top class: share of the most predicted class in % (fair: {fair:.3g}); ms: per image, threads: {threads}.")
     for comparison, name in zip(demo.comparisons, FIGURES, strict=True):
         draw_comparison(comparison, demo.clean, out / name)
-    draw_sheet(dataset, out / SHEET)
     print(f"\nRan for {outcome.seconds:.0f} s. Files:")
     for comparison, name in zip(demo.comparisons, FIGURES, strict=True):
         print(f"  {out / name}  {comparison.title.partition(' (')[0]}: accuracy and concentration over each stream")
-    print(f"  {out / SHEET}  photographs of every class")
     print(f"  {out / 'rows.jsonl'}  all results with their protocol; 'lmr report {out}' makes tables and figures")
     print(f"\n{_advise_longer(count, available)}")
     return demo
@@ -222,7 +214,8 @@ def draw_comparison(comparison: Comparison, clean: float, path: Path) -> None:
     figure, axes = _load_pyplot().subplots(
         3, len(domains), figsize=(3.6 * len(domains), 8.4), squeeze=False, height_ratios=(0.6, 1, 0.8)
     )
-    styles = choose_styles({label: comparison.results[label][domains[0]].row for label in labels})
+    kinds = {label: kind_of(comparison.results[label][domains[0]].row) for label in labels}
+    styles = remove_markers(style_lines(kinds))
     classes = len(open_dataset(comparison.dataset).classes)
     top = max(_skip_start(result.curves[1]).max() for by in comparison.results.values() for result in by.values())
     for column, domain in enumerate(domains):
@@ -249,38 +242,6 @@ def draw_comparison(comparison: Comparison, clean: float, path: Path) -> None:
         f"A small vision-language model on streams of corrupted photographs, severity {severity} of 5", y=0.99
     )
     figure.tight_layout(rect=(0, 0.045, 1, 0.99))
-    _save(figure, path)
-
-
-def choose_styles(rows: dict[str, Row]) -> dict[str, dict[str, Any]]:
-    """Return the style of each line: the baseline dashed, our method with all of its parts in red, others in turn."""
-    colours = itertools.cycle(PALETTE)
-    styles: dict[str, dict[str, Any]] = {}
-    for label, row in rows.items():
-        method, values = find_method(row.method), parse_spec(row.spec)[1]
-        if method.card.role is Role.BASELINE:
-            style = BASELINE
-        elif method.card.role is Role.OURS and all(values[part] for part in method.card.parts):
-            style = OURS
-        else:
-            style = {"color": next(colours)}
-        styles[label] = {"linewidth": 1.5, **style}
-    return styles
-
-
-def draw_sheet(dataset: Dataset, path: Path, columns: int = 10) -> None:
-    """Draw a contact sheet of a dataset: one row per class with the first of its images."""
-    labels = dataset.labels(CLEAN)
-    places = [place for label in range(len(dataset.classes)) for place in np.flatnonzero(labels == label)[:columns]]
-    arrays = np.stack(dataset.read(CLEAN, 0, places))
-    figure, axis = _load_pyplot().subplots(figsize=(9.0, 8.2))
-    axis.imshow(_tile(arrays, columns), interpolation="nearest")
-    size = arrays.shape[1]
-    axis.set_yticks([size * (k + 0.5) for k in range(len(dataset.classes))], dataset.classes, fontsize=12)
-    axis.set_xticks([])
-    axis.tick_params(length=0)
-    axis.set_title(f"{columns} photographs of each class\nfrom the {dataset.protocol['images']}")
-    figure.tight_layout()
     _save(figure, path)
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 DESCRIPTION = """\
 Show what test-time adaptation does. The small model that comes with lmr answers streams of corrupted photographs, first
 without adaptation, then with each method. Prints tables with 95 % intervals, and writes figures of the running
-accuracy, a contact sheet of the photographs, and every number with its protocol. It takes two to five minutes on two
-cores.
+accuracy and every number with its protocol. It takes two to five minutes on two cores.
 
 The photographs come with lmr too: 2,000 images of the test set of CIFAR-10. 'lmr bench photo' runs more corruptions."""
 

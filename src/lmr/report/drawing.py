@@ -75,6 +75,11 @@ def style_lines(kinds: Mapping[str, LineKind]) -> dict[str, dict[str, Any]]:
     return styles
 
 
+def remove_markers(styles: Mapping[str, Mapping[str, Any]], **more: Any) -> dict[str, dict[str, Any]]:
+    """Return the styles for lines without markers, with ``more`` properties."""
+    return {name: {key: v for key, v in style.items() if key != "marker"} | more for name, style in styles.items()}
+
+
 def label_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> None:
     """Write each line's name at its right end, moved apart where they would overlap."""
     axes.figure.canvas.draw()

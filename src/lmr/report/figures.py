@@ -26,6 +26,7 @@ from lmr.report.drawing import (
     Drawing,
     label_ends,
     make_safe,
+    remove_markers,
     render,
     style_lines,
 )
@@ -142,10 +143,6 @@ def plot_lines(
     return ends
 
 
-def _remove_markers(styles: Mapping[str, Mapping[str, Any]], **more: Any) -> dict[str, dict[str, Any]]:
-    return {name: {key: v for key, v in style.items() if key != "marker"} | more for name, style in styles.items()}
-
-
 def _style_in_turn(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {
         name: {"color": PALETTE[k % 6], "linestyle": DASHES[k % 6], "marker": MARKERS[k % 6]}
@@ -194,7 +191,7 @@ def _draw_margins(axes: Axes, located: data.Located[dict[str, dict[int, float]]]
 
 def _draw_mass(axes: Axes, located: data.Located[dict[str, data.Floats]]) -> str:
     third = {"color": PALETTE[0], "linestyle": ":"}
-    styles = _remove_markers(dict(zip(located.data, (OURS, PLAIN, third), strict=True)))
+    styles = remove_markers(dict(zip(located.data, (OURS, PLAIN, third), strict=True)))
     for name, line in located.data.items():
         axes.plot(np.arange(1, len(line) + 1), 100 * line, label=name, **styles[name])
     classes = len(next(iter(located.data.values())))
@@ -220,7 +217,7 @@ def _draw_late_shares(axes: Axes, located: data.Located[dict[str, float]]) -> st
 
 
 def _draw_recovery(axes: Axes, located: data.Located[dict[str, data.RecoveryLine]]) -> str:
-    styles = _remove_markers(style_lines({name: line.kind for name, line in located.data.items()}))
+    styles = remove_markers(style_lines({name: line.kind for name, line in located.data.items()}))
     lines = {
         name: dict(zip(data.PERCENTILES.tolist(), line.percentiles, strict=True)) for name, line in located.data.items()
     }
@@ -272,7 +269,7 @@ def _draw_deltas(axes: Axes, sweeps: Sequence[Sweep]) -> str:
 
 
 def _draw_haul(axes: Axes, setting: Setting, lines: Sequence[HaulLine]) -> str:
-    styles = _remove_markers(style_lines({line.label: line.kind for line in lines}), linewidth=1.0)
+    styles = remove_markers(style_lines({line.label: line.kind for line in lines}), linewidth=1.0)
     gains = {
         line.label: dict(zip(range(WINDOW, WINDOW * len(line.gains) + 1, WINDOW), line.gains, strict=True))
         for line in lines
