@@ -89,7 +89,7 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
     clean = list(images.flip(0).split(16))
     if spec.get("optimizer") == "adamw":
         reference.optimizer = torch.optim.AdamW(reference.leaves, lr=2.5e-4, weight_decay=0.0)
-    method.estimate_fisher(clean)
+    method.fit_source(clean)
     reference.estimate(clean)
     torch.testing.assert_close(method.state["fisher"][0], torch.cat(reference.importance), atol=1e-9, rtol=1e-9)
     events = []
@@ -112,7 +112,7 @@ def test_arguments_matter() -> None:
     ends = []
     for change in ({}, {"fisher": 0.0}, {"fisher": 100.0}, {"nesterov": False}):
         method = lmr.create("eata", plain.make_method("eata").classifier, **(usual | change))
-        method.estimate_fisher(images.split(16))
+        method.fit_source(images.split(16))
         for batch in images.split(8):
             method.step(batch)
         ends.append(method.predict(images).logits)
@@ -131,7 +131,7 @@ def test_without_fisher_values_it_is_eta_and_says_so_once(caplog: pytest.LogCapt
 def test_fisher_values_are_saved_and_stay_through_a_reset(tmp_path: Path) -> None:
     _, _, images = plain.make_problem()
     method = plain.make_method("eata(diversity=0.7)")
-    method.estimate_fisher([(batch, torch.zeros(len(batch))) for batch in images.split(16)])  # as loaders give them
+    method.fit_source([(batch, torch.zeros(len(batch))) for batch in images.split(16)])  # as loaders give them
     values = method.state["fisher"].clone()
     expected = [method.step(batch).logits for batch in images.split(8)]
     method.save(tmp_path / "state")
@@ -143,17 +143,15 @@ def test_fisher_values_are_saved_and_stay_through_a_reset(tmp_path: Path) -> Non
     assert all(map(torch.equal, [other.step(batch).logits for batch in images.split(8)], expected))
 
 
-def test_clean_images_can_be_given_when_it_is_created() -> None:
+def test_clean_images_may_come_from_a_loader() -> None:
     _, _, images = plain.make_problem()
     clip = plain.make_method("eata").classifier
     loader = DataLoader(TensorDataset(images, torch.zeros(len(images))), batch_size=16)
-    given, asked = lmr.create("eata", clip, fisher_loader=loader), lmr.create("eata", clip)
-    asked.estimate_fisher(images.split(16))
-    assert torch.equal(given.state["fisher"], asked.state["fisher"])
-    assert given.state["fisher"].any()
-    assert given.spec == asked.spec
-    with pytest.raises(lmr.LmrError, match="eta has no argument 'fisher_loader'"):
-        lmr.create("eta", clip, fisher_loader=loader)
+    loaded, asked = lmr.create("eata", clip), lmr.create("eata", clip)
+    loaded.fit_source(loader)  # type: ignore[arg-type]
+    asked.fit_source(images.split(16))
+    assert torch.equal(loaded.state["fisher"], asked.state["fisher"])
+    assert loaded.state["fisher"].any()
 
 
 def test_streams_share_the_fisher_values() -> None:
@@ -161,7 +159,7 @@ def test_streams_share_the_fisher_values() -> None:
     many = lmr.create("eata(diversity=0.7)", plain.make_method("eata").classifier, streams=2)
     alone = [plain.make_method("eata(diversity=0.7)") for _ in range(2)]
     for method in (many, *alone):
-        method.estimate_fisher(images.split(16))
+        method.fit_source(images.split(16))
     for number, batch in enumerate(images[:48].split(12)):
         ids = (torch.arange(12) + number) % 3 // 2
         mixed = many.step(batch, streams=ids).logits
@@ -178,7 +176,7 @@ def test_unusable_clean_images_get_a_sentence_and_change_nothing() -> None:
         ([images[:4].float()], "float64 images"),
     ):
         with pytest.raises(lmr.LmrError, match=words):
-            method.estimate_fisher(batches)
+            method.fit_source(batches)
         assert not method.state["fisher"].any()
 
 

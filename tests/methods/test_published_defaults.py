@@ -9,7 +9,7 @@ import lmr
 TPT = "lr=5e-3, weight_decay=0.01, views=64, keep=0.1, context='a photo of a'"
 PUBLISHED = [
     "eata(lr=2.5e-4, optimizer='adam', margin=0.4, diversity=0.05, fisher=2000.0)",
-    "sar(lr=1e-3, rho=0.05, reset=0.2, margin=0.4)",
+    "sar(lr=1e-3, rho=0.05, recovery=0.2, margin=0.4)",
     "deyo(lr=1e-3, optimizer='sgd', nesterov=False, margin=0.5, weight_margin=0.4, plpd=0.2, patches=4, aug='patch')",
     "roid(lr=1e-3, optimizer='adam', momentum_source=0.99, weighting=True, consistency=True, prior_correction=True)",
     "cmf(lr=1e-3, optimizer='adam', prior_correction=True, alpha=0.99, gamma=0.99, q=0.005)",

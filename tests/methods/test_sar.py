@@ -144,11 +144,3 @@ def test_norms_of_a_fourth_layer_do_not_adapt() -> None:
 def test_wrong_arguments_get_a_sentence(argument: str) -> None:
     with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of sar to be finite and not negative"):
         plain.make_method(f"sar({argument})")
-
-
-def test_recovery_can_be_given_under_its_published_name() -> None:
-    method = plain.make_method("sar(lr=1e-3, rho=0.05, reset=0.3, margin=0.4)")
-    assert method.spec == "sar(lr=0.001, rho=0.05, recovery=0.3, margin=0.4)"
-    assert "recovery=0.1" in lmr.create("sar(reset=0.3)", method.classifier, recovery=0.1).spec
-    with pytest.raises(lmr.LmrError, match="sar got 'recovery' twice, once under another name; give it once"):
-        plain.make_method("sar(reset=0.3, recovery=0.3)")

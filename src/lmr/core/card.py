@@ -94,8 +94,6 @@ class Card:
     presets: Mapping[str, Preset] = field(default_factory=lambda: {"default": Preset({}, "the method's own defaults")})
     parts: tuple[str, ...] = ()  # boolean arguments that switch parts of the method off, for ablations
     swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name of a sweep -> arguments that vary in it
-    aliases: Mapping[str, str] = field(default_factory=dict)  # published name of an argument -> its name here
     gated: bool = False  # only a share info["gate_share"] of the samples enters the loss
     switches: tuple[Switch, ...] = ()  # cheaper configurations, from which a budget chooses
     source_images: int = 0  # clean images for ``fit_source`` before the stream, where there are any
-    source_argument: str = ""  # argument of ``create`` that takes them

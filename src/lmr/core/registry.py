@@ -145,8 +145,7 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
 
     Arguments of the call override the string, the string overrides the preset, the preset the defaults. A preset may
     also be in the string: ``lmr(preset="cifar10-c")``. The preset "auto" is what the method chooses for the number of
-    classes. A method in your own file is ``./mine.py:mine``. Clean images for ``fit_source`` may be given here too,
-    under the name that the method has for them: ``create("eata", clip, fisher_loader=batches)``.
+    classes. A method in your own file is ``./mine.py:mine``.
 
     Examples:
         >>> import lmr, torch
@@ -162,8 +161,7 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     name, values = parse_spec(split_address(spec)[1])
     if not isinstance(clip, ZeroShot):
         raise LmrError(f"Expected a ZeroShot, got {type(clip).__name__}; backbone.classifier(names) makes one.")
-    clean = arguments.pop(method.card.source_argument, None)
-    values = _use_own_names(method, values) | _use_own_names(method, arguments)
+    values = values | arguments
     named = values.pop("preset", None)
     preset = named if preset is None else preset
     suited = method.choose_values(clip.classes)
@@ -181,21 +179,7 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     for key in values:
         if key not in known:
             raise LmrError(f"{name} has no argument {key!r}.{suggest(key, known)} It has: {', '.join(known)}.")
-    made = method(clip, streams=streams, **values)
-    if clean is not None:
-        made.fit_source(clean)
-    return made
-
-
-def _use_own_names(method: type[Method], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments under the names of the method's fields, where ``aliases`` gives them others."""
-    own: dict[str, Any] = {}
-    for key, value in values.items():
-        field = method.card.aliases.get(key, key)
-        if field in own:
-            raise LmrError(f"{method.name} got {field!r} twice, once under another name; give it once.")
-        own[field] = value
-    return own
+    return method(clip, streams=streams, **values)
 
 
 def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:

@@ -41,7 +41,6 @@ _CARD = Card(
         "imagenet": Preset({"optimizer": "sgd", "nesterov": False, "fisher": 2000.0}, _OFFICIAL, batch_size=64),
     },
     source_images=2000,
-    source_argument="fisher_loader",
 )
 
 
@@ -50,11 +49,10 @@ class EATA(SelectiveMethod):
     """ETA's step with a penalty on changes of the parameters that matter most on clean images.
 
     The penalty is ``fisher`` times the sum of F (norm - start)^2 over all parameters. F is measured once on clean
-    images, before the stream: ``create("eata", clip, fisher_loader=batches)``, or ``method.estimate_fisher(batches)``,
-    which a bench calls. It is the mean over the batches of the squared gradient of the batch's mean cross-entropy to
-    the model's own labels, so it depends on the size of the batches (64, of 2000 images, in the authors' code). It is
-    part of the state: saved, loaded, and kept by ``reset``. Without it there is no penalty, a step is ETA's, and the
-    log says so once.
+    images, before the stream, by ``method.fit_source(batches)``, which a bench calls. It is the mean over the batches
+    of the squared gradient of the batch's mean cross-entropy to the model's own labels, so it depends on the size of
+    the batches (64, of 2000 images, in the authors' code). It is part of the state: saved, loaded, and kept by
+    ``reset``. Without it there is no penalty, a step is ETA's, and the log says so once.
 
     Without a diverse sample there is no step, also not of the penalty. The authors' SGD has no Nesterov term
     (``nesterov``). Of their weights for the penalty, 2000 is for ImageNet and 1 for CIFAR.
@@ -78,10 +76,7 @@ class EATA(SelectiveMethod):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"fisher": (0, None)}
 
-    def fit_source(self, batches: Iterable[Tensor]) -> None:
-        self.estimate_fisher(batches)
-
-    def estimate_fisher(self, batches: Iterable[Tensor | Sequence[Tensor]]) -> None:
+    def fit_source(self, batches: Iterable[Tensor | Sequence[Tensor]]) -> None:
         """Measure F on batches of clean images, or on tuples that begin with one, as a DataLoader gives them.
 
         All streams get the same values; the tower is used with its own norms.
@@ -116,7 +111,7 @@ class EATA(SelectiveMethod):
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         if not self._warned and self.fisher and not bool(state["fisher"].any()):
             LOGGER.warning(
-                "eata has no Fisher values, so its step is that of eta; call method.estimate_fisher(batches) with "
+                "eata has no Fisher values, so its step is that of eta; call method.fit_source(batches) with "
                 "clean images before the stream."
             )
             self._warned = True

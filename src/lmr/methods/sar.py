@@ -32,7 +32,6 @@ _CARD = Card(
         "cifar100-c": Preset({}, _PORT, batch_size=200),
         "imagenet": Preset({}, _SOURCE),
     },
-    aliases={"reset": "recovery"},
 )
 
 

@@ -46,7 +46,7 @@ def answer_by_hand(first: int, last: int) -> torch.Tensor:
     if order:
         parts = [order[k : k + 64] for k in range(0, len(order), 64)]
         images = [torch.from_numpy(np.stack(clean.read("clean", 0, part))) for part in parts]
-        method.estimate_fisher([backbone.preprocess(part) for part in images])
+        method.fit_source([backbone.preprocess(part) for part in images])
     batches = make_stream(dataset, "fog", severity=5, limit=60, batch_size=16)
     steps = (method.step(backbone.preprocess(np.stack(b.images))) for b in batches)
     return torch.cat([step.probabilities.amax(1) for step in steps])
