@@ -239,7 +239,6 @@ REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
     "long": (make(), lambda texts: F.pad(tokenize(texts), (0, 3)), NAMES, "encode_text cannot take the tokens"),
     "no names": (make(), tokenize, [], "at least two class names"),
     "empty name": (make(), tokenize, ["cat", ""], "none of them empty"),
-    "double": (make(), tokenize, ["cat", "dog", "cat"], "'cat' occurs twice"),
 }
 
 
@@ -254,6 +253,13 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(kind: str) -> None:
         assert all(module.training for module in model.modules())
         assert all(parameter.requires_grad for parameter in model.parameters())
         assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_same_name_may_come_twice() -> None:
+    """As in the names that CLIP's authors gave to ImageNet's classes, and as in ``Backbone.classifier``."""
+    clip = lmr.from_open_clip(make(), tokenize, iter(["cat", "dog", "cat"]))  # type: ignore[arg-type]
+    assert clip.names == ("cat", "dog", "cat")
+    assert torch.equal(clip.prototypes[0], clip.prototypes[2])
 
 
 def test_bank_finds_no_norm_twice() -> None:

@@ -14,7 +14,7 @@ from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method, list_arguments
 from lmr.core.registry import AUTO, create, find_addressed, split_address
-from lmr.core.spec import parse_spec
+from lmr.core.spec import parse_spec, simplify_name
 from lmr.data.labelled import read_class_names
 from lmr.models import Backbone
 
@@ -51,7 +51,7 @@ def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
     came = f"{os.fspath(labels)!r}" if isinstance(labels, (str, os.PathLike)) else "the list"
     if len(names) < 2:
         raise LmrError(f"Expected at least two class names, in a file or as a,b,c; got {len(names)} in {came}.")
-    counts = Counter(" ".join(name.replace("_", " ").casefold().split()) for name in names)
+    counts = Counter(map(simplify_name, names))
     if repeated := [name for name, count in counts.items() if count > 1]:
         listed = ", ".join(map(repr, repeated[:5]))
         raise LmrError(f"Name every class once; {listed} occurs more than once in {came}.")

@@ -48,6 +48,11 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def simplify_name(name: str) -> str:
+    """Return one form for all spellings of a class name: "Great_white  shark" becomes "great white shark"."""
+    return " ".join(name.replace("_", " ").casefold().split())
+
+
 def convert(value: Any, hint: Any, where: str) -> Any:
     """Return ``value`` in Python's own type if it fits the hint, otherwise raise an LmrError.
 

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from lmr.core.errors import LmrError
+from lmr.core.spec import simplify_name
 from lmr.data.dataset import CleanSet, ImageArray, make_digest
 from lmr.images.files import EXTENSIONS, UnreadableImage, list_images, open_image
 
@@ -153,23 +154,18 @@ def _match_names(keys: list[str], names: ClassNames | None) -> tuple[list[int], 
             )
         order = {key: place for place, key in enumerate(names)}
         return [order[key] for key in keys], list(names.values())
-    known = {_normalise(name): place for place, name in enumerate(names)}
-    if all(_normalise(key) in known for key in keys):
-        return [known[_normalise(key)] for key in keys], list(names)
+    known = {simplify_name(name): place for place, name in enumerate(names)}
+    if all(simplify_name(key) in known for key in keys):
+        return [known[simplify_name(key)] for key in keys], list(names)
     if all(key.isdecimal() and int(key) < len(names) for key in keys):
         return [int(key) for key in keys], list(names)
     if len(names) != len(keys):
-        unknown = next(key for key in keys if _normalise(key) not in known)
+        unknown = next(key for key in keys if simplify_name(key) not in known)
         raise LmrError(
             f"Expected a name for each of the {len(keys)} classes of the images, in sorted order, got {len(names)}, "
             f"and {unknown!r} is not among them. Give sub-folder<TAB>name lines if some classes have no images."
         )
     return list(range(len(keys))), list(names)
-
-
-def _normalise(name: str) -> str:
-    """Return the form in which names are compared: "Great_white_shark" becomes "great white shark"."""
-    return " ".join(name.replace("_", " ").casefold().split())
 
 
 class ImageFileSet(CleanSet):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ from lmr.core.locks import hold
 from lmr.core.pixel_scale import PixelScale
 from lmr.core.placement import find_placement, widen
 from lmr.core.text import TextReader, TextSide
-from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, TokenPrompts, bring, list_names, write_prompts
+from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, TokenPrompts, bring, write_prompts
 from lmr.models.prototypes import average_prompts, digest_tower
 
 Tokenizer = Callable[[list[str]], Tensor]
@@ -57,7 +57,7 @@ def from_open_clip(
         >>> lmr.create("lmr", clip).step(torch.rand(4, 3, 4, 4)).labels.shape
         torch.Size([4])
     """
-    names = list_names(names)
+    names = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
     scale, bias = _check_model(model)
     if not callable(tokenizer):
         raise LmrError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from lmr.models.formats.checkpoints import HUGGINGFACE, convert_weights
 from lmr.models.formats.configs import parse_hf_sizes, parse_preprocessing, read_end_token
 from lmr.models.naflex import parse_patch_preprocessing
 from lmr.models.preprocessing import Preprocessing
-from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, list_names, write_prompts
+from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
 from lmr.models.siglip import Siglip, SiglipSource, is_naflex
 from lmr.models.tokenizers import TransformersTokenizer, describe_rules, digest_tokenizer, is_clip_json
 from lmr.models.towers.architectures import Sizes
@@ -55,7 +55,7 @@ def from_transformers(
         >>> lmr.create("lmr", clip).step(torch.rand(4, *clip.input_shape)).logits.shape
         torch.Size([4, 3])
     """
-    names = list_names(names)
+    names = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
     write_prompts(names, templates)  # a mistake here shows before the weights are copied
     return wrap_transformers(model, processor, device=device, dtype=dtype).classifier(names, templates)
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
 from lmr.core.placement import find_placement, widen
-from lmr.core.spec import suggest
+from lmr.core.spec import simplify_name, suggest
 from lmr.models.towers.text import TextTower, encode_after
 
 DEFAULT_TEMPLATES = ("a photo of a {}.",)
@@ -54,17 +54,6 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
     return [[_fill(template, name) for template in templates] for name in names]
 
 
-def list_names(names: Sequence[str]) -> list[str]:
-    """Return the class names as a list without duplicates; ``write_prompts`` checks the rest."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise LmrError(f"Expected a list of class names, got {names!r}.")
-    names = list(names)
-    doubles = [name for number, name in enumerate(names) if name in names[:number]]
-    if doubles:
-        raise LmrError(f"The class name {doubles[0]!r} occurs twice; every class needs a name of its own.")
-    return names
-
-
 def read_sentences(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the object class -> sentences in a JSON file."""
     try:
@@ -86,8 +75,8 @@ def read_sentences(path: str | os.PathLike[str]) -> dict[str, Any]:
 def _pick_sentences(names: Sequence[str], sentences: Mapping[str, Sequence[str]], where: str) -> list[list[str]]:
     keys: dict[str, list[str]] = defaultdict(list)
     for key in sentences:
-        keys[_simplify(str(key))].append(key)
-    missing = [name for name in names if name not in sentences and _simplify(name) not in keys]
+        keys[simplify_name(str(key))].append(key)
+    missing = [name for name in names if name not in sentences and simplify_name(name) not in keys]
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise LmrError(
@@ -96,7 +85,7 @@ def _pick_sentences(names: Sequence[str], sentences: Mapping[str, Sequence[str]]
         )
     prompts = []
     for name in names:
-        found = [name] if name in sentences else keys[_simplify(name)]
+        found = [name] if name in sentences else keys[simplify_name(name)]
         if len(found) > 1:
             raise LmrError(f"{where} has both {found[0]!r} and {found[1]!r} for the class {name!r}; keep one of them.")
         own = sentences[found[0]]
@@ -123,11 +112,6 @@ def _refuse_lookalikes(names: Sequence[str]) -> None:
 
 def _fill(template: str, name: str) -> str:
     return str(template.replace("{}", name.replace("_", " ").strip()))
-
-
-def _simplify(name: str) -> str:
-    """Return one form for all spellings of a class name: without case, with single spaces."""
-    return " ".join(name.replace("_", " ").casefold().split())
 
 
 class TokenPrompts:

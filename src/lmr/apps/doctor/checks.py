@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
+from lmr.core.spec import simplify_name
 from lmr.models import Backbone
 from lmr.models.agreement import compare_with_transformers
 from lmr.models.backbone import DEFAULT_TEMPLATES
@@ -203,7 +204,7 @@ def choose_texts(backbone: Backbone, names: Sequence[str] | None = None) -> list
     """
     if not backbone.model_facts.reads_texts:
         return []
-    given = {" ".join(name.replace("_", " ").casefold().split()): None for name in names or ()}
+    given = {simplify_name(name): None for name in names or ()}
     problem: LmrError | None = None
     for texts in [list(given)[:IMAGES]] if len(given) > 1 else _TEXTS:
         try:
