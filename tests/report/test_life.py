@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from lmr.bench.running.row import append_row, write_samples
-from lmr.report.figures import draw_figures, is_figure
 from lmr.report.groups import gather
-from lmr.report.life import build_life, collect_hauls, find_worlds
+from lmr.report.life import build_life
 from lmr.report.report import make_report
 from lmr.report.runs import read_runs
 from lmr.report.table import Table
@@ -159,58 +158,3 @@ def test_the_report_has_the_table_and_without_samples_too(tmp_path: Path) -> Non
         path.unlink()
     (table,) = build(folder)
     assert [cell.value for cell in table.lines[1].cells[3:]] == [None, None, pytest.approx(-4)]
-
-
-ORDER = {"kind": "haul", "hash": "h"}
-
-
-def add_haul(folder: Path, label: str, spec: str, right: list[int], seed: int = 1, severity: int = 5) -> None:
-    answers = np.concatenate([np.arange(1000) < count for count in right])
-    fields = {"dataset": "pocket-c-100000", "images": len(answers), "order": ORDER, "seed": seed}
-    row = make_row(label, spec, "blend", float(answers.mean()), severity=severity, **fields)
-    append_row(folder, row)
-    counted = {"true": np.zeros(len(answers), int), "predicted": np.where(answers, 0, 1)}
-    write_samples(folder, row.run, make_samples(row, images=len(answers)) | counted)
-
-
-def test_lines_are_means_over_seeds_in_points(tmp_path: Path) -> None:
-    for seed, more in ((1, 0), (2, 100)):
-        add_haul(tmp_path, "zero-shot", "zeroshot()", [500, 400, 300], seed)
-        add_haul(tmp_path, "LMR", complete("lmr"), [600 + more, 400, 100], seed)
-        add_haul(tmp_path, "TENT", complete("tent"), [400, 300], seed)  # no zero-shot on a stream of this length
-    runs = read_runs([tmp_path])
-    settings = gather(runs.rows)
-    (world,) = find_worlds(settings)
-    (line,) = collect_hauls(runs, world)[5]
-    assert (line.label, line.seeds) == ("LMR", 2)
-    np.testing.assert_allclose(line.gains, [15, 0, -20])
-    drawing = draw_figures(runs, settings)[0]
-    assert (drawing.name, drawing.number) == ("figure-haul", "haul")
-    assert "mean of 2 seeds" in drawing.caption
-    assert "LMR" in drawing.svg
-    assert is_figure(drawing.name)
-    assert not is_figure("figure-9")
-
-
-def test_every_severity_has_a_figure(tmp_path: Path) -> None:
-    for severity, right in ((5, 600), (2, 900)):
-        add_haul(tmp_path, "zero-shot", "zeroshot()", [500], severity=severity)
-        add_haul(tmp_path, "LMR", complete("lmr"), [right], severity=severity)
-    runs = read_runs([tmp_path])
-    settings = gather(runs.rows)
-    (world,) = find_worlds(settings)
-    found = collect_hauls(runs, world)
-    assert {severity: [(line.label, *line.gains) for line in lines] for severity, lines in found.items()} == {
-        5: [("LMR", 10.0)],
-        2: [("LMR", 40.0)],
-    }
-    drawings = draw_figures(runs, settings)[:2]
-    assert [drawing.name[-3:] for drawing in drawings] == ["-s5", "-s2"]
-    assert ["severity 5" in drawing.caption for drawing in drawings] == [True, False]
-    assert all(is_figure(drawing.name) for drawing in drawings)
-
-
-def test_without_a_haul_there_is_no_figure(tmp_path: Path) -> None:
-    add_haul(tmp_path, "zero-shot", "zeroshot()", [500])
-    runs = read_runs([tmp_path])
-    assert [d for d in draw_figures(runs, gather(runs.rows)) if d.number == "haul"] == []

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from lmr.bench.running.row import Row
 from lmr.report.groups import RunGroup, Setting, Settings, find_common, share_seeds, split
+from lmr.report.life import HAUL, World
 from lmr.report.published import read_paper
 from lmr.report.runs import Runs
+from lmr.report.selection import sort_groups, tell_apart
 from lmr.report.statistics import align_by_index
 from lmr.report.sweeps import count_images
 from lmr.report.traits import (
@@ -256,3 +258,28 @@ def collect_frontier(setting: Setting, groups: Sequence[RunGroup]) -> Frontier |
     where = f"{setting.describe()}, {len(domains)} domains, {first.images} images each, batch {first.batch_size}"
     ordered = sorted(points, key=lambda point: (round(point.forwards, 6), -point.accuracy))
     return Frontier(f"{where}, {seeds} seed{'s' * (seeds > 1)}", tuple(ordered))
+
+
+@dataclass(frozen=True)
+class HaulLine:
+    """A line of the figure of a long haul: the gain in every window in points, the mean over some seeds."""
+
+    label: str
+    kind: LineKind
+    gains: Floats
+    seeds: int
+
+
+def collect_hauls(runs: Runs, world: World) -> dict[int, list[HaulLine]]:
+    """Return, by severity, every group on a long haul that has the answers of the frozen model to compare with."""
+    adapted = (one for one in world.groups if one.kind is not LineKind.BASELINE and one.setting.order == HAUL)
+    hauls = split(adapted, lambda one: one.setting.severity)
+    lines: dict[int, list[HaulLine]] = {}
+    for severity, groups in sorted(hauls.items(), reverse=True):
+        for one in tell_apart(sort_groups(groups)):
+            measured = [world.measure_gains(runs, row) for row in one.rows]
+            known = [gains for gains in measured if gains is not None]
+            if known:
+                line = HaulLine(one.label, one.kind, 100 * np.mean(known, 0), len(known))
+                lines.setdefault(severity, []).append(line)
+    return lines

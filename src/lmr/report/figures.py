@@ -31,7 +31,7 @@ from lmr.report.drawing import (
     style_lines,
 )
 from lmr.report.groups import Setting, Settings
-from lmr.report.life import HaulLine, collect_hauls, find_worlds
+from lmr.report.life import find_worlds
 from lmr.report.published import read_paper
 from lmr.report.runs import Runs
 from lmr.report.sweeps import Sweep, find_sweeps
@@ -122,7 +122,7 @@ def _prepare_hauls(runs: Runs, settings: Settings) -> list[_Figure]:
     """Return a figure for every model, dataset and severity with a long haul of the frozen model and another method."""
     found = []
     for world in find_worlds(settings):
-        by_severity = collect_hauls(runs, world)
+        by_severity = data.collect_hauls(runs, world)
         for severity, lines in by_severity.items():
             setting = replace(world.setting, severity=severity)
             ending = f"-s{severity}" if len(by_severity) > 1 else ""
@@ -268,7 +268,7 @@ def _draw_deltas(axes: Axes, sweeps: Sequence[Sweep]) -> str:
     return f"Accuracy against δ on {where}. The dotted line is the paper's choice."
 
 
-def _draw_haul(axes: Axes, setting: Setting, lines: Sequence[HaulLine]) -> str:
+def _draw_haul(axes: Axes, setting: Setting, lines: Sequence[data.HaulLine]) -> str:
     styles = remove_markers(style_lines({line.label: line.kind for line in lines}), linewidth=1.0)
     gains = {
         line.label: dict(zip(range(WINDOW, WINDOW * len(line.gains) + 1, WINDOW), line.gains, strict=True))

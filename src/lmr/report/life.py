@@ -131,31 +131,6 @@ def find_worlds(settings: Settings, wanted: Callable[[RunGroup], bool] | None = 
     return [world for world in worlds if any(map(wanted, world.groups))]
 
 
-@dataclass(frozen=True)
-class HaulLine:
-    """A line of the figure of a long haul: the gain in every window in points, the mean over some seeds."""
-
-    label: str
-    kind: LineKind
-    gains: Gains
-    seeds: int
-
-
-def collect_hauls(runs: Runs, world: World) -> dict[int, list[HaulLine]]:
-    """Return, by severity, every group on a long haul that has the answers of the frozen model to compare with."""
-    adapted = (one for one in world.groups if one.kind is not LineKind.BASELINE and one.setting.order == HAUL)
-    hauls = split(adapted, lambda one: one.setting.severity)
-    lines: dict[int, list[HaulLine]] = {}
-    for severity, groups in sorted(hauls.items(), reverse=True):
-        for one in tell_apart(sort_groups(groups)):
-            measured = [world.measure_gains(runs, row) for row in one.rows]
-            known = [gains for gains in measured if gains is not None]
-            if known:
-                line = HaulLine(one.label, one.kind, 100 * np.mean(known, 0), len(known))
-                lines.setdefault(severity, []).append(line)
-    return lines
-
-
 def build_life(runs: Runs, settings: Settings) -> list[Table]:
     """Return a table for every model and kind of data that was run on streams as they are in life."""
     return [_build(runs, world) for world in find_worlds(settings)]

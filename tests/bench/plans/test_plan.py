@@ -60,7 +60,7 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     assert plan.parts
     others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
     others |= dict.fromkeys(("life", "life-quick", "life-haul", "haul-quick", "frontier-quick"), "pocket")
-    others |= dict.fromkeys(("life-skew", "life-skew-quick"), "photo")
+    others |= dict.fromkeys(("life-skew", "life-skew-quick", "life-skew-confirm"), "photo")
     embedded = next((model for model in EMBEDDED_MODELS if model in name.split("-")), "ViT-B-16")
     for part in plan.parts:
         if name != "demo":
@@ -68,7 +68,8 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
         assert set(part.severities) <= {1, 2, 3, 4, 5}
         several = name in ("photo", "life", "life-haul", "life-photo", "life-haul-photo")
         several = several or name in ("photo-frontier", "pocket-frontier")
-        assert part.seeds == ((1, 2, 3) if several else (1, 2) if name == "life-skew" else (1,))
+        seeds = {"life-skew": (1, 2), "life-skew-confirm": (3, 4, 5)}
+        assert part.seeds == seeds.get(name, (1, 2, 3) if several else (1,))
         if "cupl" not in name:
             assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
 
@@ -327,6 +328,17 @@ def test_plan_of_skewed_classes_has_every_stream_and_the_frozen_model_on_it() ->
         ("shuffle", None, 900), ("skew", None, 900), ("skew", 0.6, 900),
     }  # fmt: skip
     assert all("clean" not in part.corruptions for part in onsets)
+
+
+def test_confirmation_shares_no_stream_with_the_plan_that_rules_are_made_on() -> None:
+    made, confirmed = read_plan("life-skew").parts, read_plan("life-skew-confirm").parts
+    assert [part.title for part in made] == [part.title for part in confirmed]
+    for one, two in zip(made, confirmed, strict=True):
+        assert (one.order, one.majority, one.tail, one.onset, one.images) == (
+            two.order, two.majority, two.tail, two.onset, two.images,
+        )  # fmt: skip
+        assert not {*one.corruptions} & {*two.corruptions}
+        assert not {*one.seeds} & {*two.seeds}
 
 
 @pytest.mark.parametrize("name", ["classes-pocket", "classes-photo"])
