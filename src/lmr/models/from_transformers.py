@@ -20,7 +20,7 @@ from lmr.models.naflex import parse_patch_preprocessing
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
 from lmr.models.siglip import Siglip, SiglipSource, is_naflex
-from lmr.models.tokenizers import TransformersTokenizer, describe_rules, digest_tokenizer, is_clip_json
+from lmr.models.tokenizers import TransformersTokenizer, describe_rules, is_clip_json
 from lmr.models.towers.architectures import Sizes
 from lmr.models.transformers_library import import_transformers
 
@@ -162,10 +162,7 @@ def _build_siglip(model: Any, processor: Any) -> Siglip:
         preprocessing = parse_preprocessing(settings, _WHERE, ModelFormat.SIGLIP, vision.image_size)
     tokenizer, origin = processor.tokenizer, f"the given {type(model).__name__}"
     _check_vocabulary(tokenizer, config.text_config.vocab_size)
-    digest = digest_tokenizer(tokenizer)
-    source = SiglipSource(
-        config, model.state_dict(), tokenizer, digest, preprocessing, _describe(preprocessing), origin
-    )
+    source = SiglipSource(config, model.state_dict(), tokenizer, preprocessing, _describe(preprocessing), origin)
     return Siglip(_name(model), source)
 
 

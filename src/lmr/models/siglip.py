@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from lmr.core.card import Tower
-from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
@@ -27,7 +26,7 @@ from lmr.models.formats.weights import describe_weights, read_weights
 from lmr.models.naflex import PatchPreprocessing, PatchTower, parse_patch_preprocessing
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import TokenPrompts
-from lmr.models.tokenizers import PaddedTokenizer, read_tokenizer
+from lmr.models.tokenizers import PaddedTokenizer, digest_tokenizer, read_tokenizer
 from lmr.models.transformers_library import import_transformers, quiet_transformers, shorten_error
 
 _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
@@ -55,7 +54,6 @@ class SiglipSource:
     config: Any  # of transformers
     tensors: Mapping[str, Tensor]
     tokenizer: Any  # of transformers
-    tokenizer_digest: str
     preprocessing: Preprocessing
     facts: ModelFacts  # where the other fields come from
     origin: str  # for error messages
@@ -86,7 +84,7 @@ class Siglip(Backbone):
         self.input_shape = preprocessing.input_shape
         vision, text = source.config.vision_config, source.config.text_config
         self._tokenizer = PaddedTokenizer(source.tokenizer, name, text.max_position_embeddings, text.vocab_size)
-        self._tokenizer_digest = source.tokenizer_digest
+        self._tokenizer_digest = digest_tokenizer(source.tokenizer)
         shown = {
             **source.facts.shown,
             "architecture": f"SigLIP: {vision.num_hidden_layers} blocks of width {vision.hidden_size}, patches of "
@@ -106,7 +104,7 @@ class Siglip(Backbone):
         return TextSide(self._text, TokenPrompts(self._tokenizer(texts)), len(texts))
 
     def text_digest(self) -> str:
-        """Return the tower's digest together with that of the tokenizer's files."""
+        """Return the tower's digest together with that of the tokenizer."""
         return f"{super().text_digest()} {self._tokenizer_digest}"
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
@@ -145,14 +143,9 @@ def load_siglip(path: Path, name: str, *, device: Device = "cpu", dtype: torch.d
     tokenizer = _read_tokenizer(folder)
     weights = read_weights(path)
     preprocessing, settings = _find_preprocessing(folder, config)
-    files = {
-        file.name: torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.uint8) for file in _list_files(folder)
-    }
     shown = {"sizes from": HF_CONFIG, "preprocessing": f"{preprocessing}; from {settings}"}
     facts = describe_weights(ModelFormat.SIGLIP, path, weights, shown)
-    source = SiglipSource(
-        config, weights.tensors, tokenizer, digest_tensors(files), preprocessing, facts, origin=str(path)
-    )
+    source = SiglipSource(config, weights.tensors, tokenizer, preprocessing, facts, origin=str(path))
     return Siglip(name, source).to(check_device(device), choose_dtype(dtype))
 
 
@@ -188,14 +181,9 @@ def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str]:
 
 def _read_tokenizer(folder: Path) -> Any:
     expected = f"{_TOKENIZER_FILES[0]} or {_TOKENIZER_FILES[2]} with {_TOKENIZER_FILES[3]}"
-    if not _list_files(folder):
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise LmrError(f"There is no tokenizer in {str(folder)!r}; put {expected} there.")
     return read_tokenizer(folder, expected)
-
-
-def _list_files(folder: Path) -> list[Path]:
-    """Return the tokenizer's files in this folder."""
-    return [folder / name for name in _TOKENIZER_FILES if (folder / name).is_file()]
 
 
 def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any:

@@ -263,8 +263,11 @@ def read_tokenizer(folder: Path, expected: str = "tokenizer.json with tokenizer_
 
 
 def digest_tokenizer(tokenizer: Any) -> str:
-    """Return a digest of what decides the ids of a tokenizer: its class, its vocabulary and its known rules."""
-    rules = describe_rules(tokenizer) or ""
+    """Return a digest of what decides the ids of a tokenizer: its class, its vocabulary and its known rules.
+
+    It does not depend on where the tokenizer comes from, so that states fit a model from a folder and from memory.
+    """
+    rules = describe_rules(tokenizer) or f"lower case: {getattr(tokenizer, 'do_lower_case', None)}"
     vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.sha256(f"{type(tokenizer).__name__} {vocabulary} {rules}".encode()).hexdigest()
 
