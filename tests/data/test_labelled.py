@@ -145,15 +145,15 @@ def test_a_class_of_other_files_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("path,label\n", "no rows"),
-        ("file,label\na.png,cat\n", "columns path and label"),
-        ("path,label\na.png,cat\nb.png,\n", "Line 3 .* lacks"),
-        ("path,label\na.png\n", "Line 2 .* lacks"),
-        ("path,label\na\rb.png,cat\nc.png,dog\n", "Line 2 .* lacks .* double quotes"),
+        ("path,label\n", "contains no paths"),
+        ("file,label\na.png,cat\n", "has no column 'path'; its columns are: file, label"),
+        ("path,label\na.png,cat\nb.png,\n", "Line 3 .* has no label"),
+        ("path,label\na.png\n", "Line 2 .* fewer cells than the header"),
+        ("path,label\na\rb.png,cat\nc.png,dog\n", "Line 2 .* fewer cells .* double quotes"),
         ("path,label\na.png,cat\nhat, blue.png,dog\n", "Line 3 .* more cells than the header; .* double quotes"),
-        ('path,label\n"a.png,cat\nb.png,dog\n', "Line 2 .* does not begin a row: .* double quotes"),
-        ('path,label\na.png,cat\n"b"c.png,dog\n', "Line 3 .* does not begin a row"),
-        ("", "columns path and label"),
+        ('path,label\n"a.png,cat\nb.png,dog\n', "line 2 does not begin a row .* double quotes"),
+        ('path,label\na.png,cat\n"b"c.png,dog\n', "line 3 does not begin a row"),
+        ("", "is empty"),
         ("path,label\na.png,cat\n", "at least two classes"),
     ],
 )
@@ -171,7 +171,7 @@ def test_neither_folder_nor_table(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is not a \.csv file"):
         list_labelled(tmp_path / "set.txt")
     (tmp_path / "latin.csv").write_bytes(b"path,label\n\xe9.png,cat\n")
-    with pytest.raises(ValueError, match="Cannot read the table"):
+    with pytest.raises(ValueError, match=r"Cannot read the list .* UTF-8"):
         list_labelled(tmp_path / "latin.csv")
 
 

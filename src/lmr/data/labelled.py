@@ -6,7 +6,6 @@ its files once and opens them when a batch needs them.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,13 +20,13 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import simplify_name
 from lmr.data.dataset import CleanSet, ImageArray, make_digest
 from lmr.images.files import EXTENSIONS, UnreadableImage, list_images, open_image
+from lmr.images.lists import read_column
 
 AnyPath = str | os.PathLike[str]
 ClassNames = Sequence[str] | Mapping[str, str]
 
 _NAME_FILES = ("names.tsv", "names.txt", "names.json")
 _SAMPLED = 256  # files whose sizes go into a digest: 50,000 would take minutes on a network disk
-_QUOTE = "put names that hold commas, quotes or line breaks in double quotes, and double the quotes inside."
 
 
 @dataclass(frozen=True)
@@ -120,26 +119,12 @@ def _search_classes(source: Path) -> dict[str, list[Path]]:
 
 
 def _read_table(source: Path) -> dict[str, list[Path]]:
-    try:
-        with open(source, newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, skipinitialspace=True, strict=True)
-            if not {"path", "label"} <= set(rows.fieldnames or ()):
-                raise LmrError(f"Expected the columns path and label in {str(source)!r}, got {rows.fieldnames}.")
-            found: dict[str, list[Path]] = {}
-            for row in rows:
-                if not row["path"] or not row["label"]:
-                    raise LmrError(f"Line {rows.line_num} of {str(source)!r} lacks a path or a label; {_QUOTE}")
-                if any(row.pop(None, ())):  # DictReader's key for cells without a column
-                    raise LmrError(f"Line {rows.line_num} of {str(source)!r} has more cells than the header; {_QUOTE}")
-                path = row["path"].strip(" \t")  # line breaks in quotes belong to the name
-                found.setdefault(row["label"].strip(), []).append(source.parent / path)
-    except csv.Error as error:
-        first = rows.line_num + 1  # of the row that is wrong: line_num is the last line of the row before it
-        raise LmrError(f"Line {first} of {str(source)!r} does not begin a row: {error}; {_QUOTE}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise LmrError(f"Cannot read the table {str(source)!r}: {error}.") from error
-    if not found:
-        raise LmrError(f"The table {str(source)!r} has no rows under its header.")
+    """Return the images of every label, labels sorted; paths are relative to the folder of the table."""
+    paths, labels = (read_column(source, name, name) for name in ("path", "label"))
+    found: dict[str, list[Path]] = {}
+    for path, label in zip(paths, labels, strict=True):
+        # Line breaks in quotes belong to the name of a file.
+        found.setdefault(label.strip(), []).append(source.parent / path.strip(" \t"))
     return dict(sorted(found.items()))
 
 

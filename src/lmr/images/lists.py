@@ -25,6 +25,7 @@ from lmr.images.video import VIDEO_EXTENSIONS
 LIST_EXTENSIONS: tuple[str, ...] = (".csv", ".parquet")
 COLUMNS: tuple[str, ...] = ("path", "file_name", "filename", "file", "image", "image_path")  # usual names of paths
 BYTES_COLUMN = "bytes"
+_QUOTE = "put cells with commas, quotes or line breaks in double quotes, and double the quotes inside"
 GROUPS_KEPT = 2  # row groups of each file in memory: images are read in order
 ListSource = Path | str  # a file, or an address
 
@@ -135,12 +136,20 @@ def choose_column(names: Sequence[str], column: str | None, source: ListSource) 
 
 def _read_csv(source: ListSource, column: str | None) -> list[tuple[str, str | None]]:
     """Return the cells of the column, each with its line."""
+    last = 0
+    lines: list[tuple[int, list[str]]] = []
     try:
         with _open_list(source) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as file:
-            rows = csv.reader(file, strict=True)
-            lines = [(rows.line_num, row) for row in rows if row]
-    except (UnicodeDecodeError, csv.Error) as error:
+            rows = csv.reader(file, skipinitialspace=True, strict=True)
+            for row in rows:
+                last = rows.line_num
+                lines += [(last, row)] if row else []
+    except UnicodeDecodeError as error:
         raise LmrError(f"Cannot read the list {str(source)!r}: {error}; save it as .csv in UTF-8.") from error
+    except csv.Error as error:
+        raise LmrError(
+            f"Cannot read the list {str(source)!r}: line {last + 1} does not begin a row ({error}); {_QUOTE}."
+        ) from error
     if not lines:
         raise LmrError(f"The list {str(source)!r} is empty.")
     names = lines[0][1]
@@ -155,7 +164,11 @@ def _read_csv(source: ListSource, column: str | None) -> list[tuple[str, str | N
     else:
         place = names.index(choose_column(names, column, source))
         del lines[0]
-    return [(f"Line {number}", row[place] if place < len(row) else None) for number, row in lines]
+        for number, row in lines:
+            if place >= len(row) or any(row[len(names) :]):
+                more = "fewer" if place >= len(row) else "more"
+                raise LmrError(f"Line {number} of the list {str(source)!r} has {more} cells than the header; {_QUOTE}.")
+    return [(f"Line {number}", row[place]) for number, row in lines]
 
 
 def _examine_parquet(source: ListSource, column: str | None) -> tuple[str, Any, int]:
