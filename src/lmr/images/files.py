@@ -161,6 +161,36 @@ def decode_image(
     return _open(io.BytesIO(content), called, True, formats, max_pixels, max_work)
 
 
+def open_any(image: object) -> Image.Image:
+    """Return a PIL image as it is, the image at a path, in the content of a file (bytes), or of an array.
+
+    An array of NumPy or torch is uint8 [h, w, 3] in RGB, or [h, w] in grey.
+    """
+    if isinstance(image, Image.Image):
+        return image
+    if isinstance(image, (str, os.PathLike)):
+        return open_image(image)
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        return decode_image(bytes(image))
+    shape, kind = getattr(image, "shape", None), str(getattr(image, "dtype", None))
+    if shape is None:
+        raise LmrError(
+            "Expected a PIL image, the path of an image file, the content of one as bytes, a uint8 array [h, w, 3], or "
+            f"a list of these; got {type(image).__name__}."
+        )
+    if kind not in ("uint8", "torch.uint8"):
+        raise LmrError(f"Expected an array of uint8 values from 0 to 255, got one of {kind}; convert it first.")
+    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] != 3):
+        raise LmrError(
+            f"Expected an array ['h', 'w', 3] in RGB or ['h', 'w'] in grey, got {list(shape)}; move the channels to "
+            "the end, and drop an alpha channel."
+        )
+    if 0 in shape:
+        raise LmrError(f"Expected an image with pixels, got an array {list(shape)}.")
+    host = image.cpu() if hasattr(image, "cpu") else image  # a tensor may be on another device
+    return Image.fromarray(np.ascontiguousarray(host))
+
+
 def _open(
     file: str | os.PathLike[str] | io.BytesIO,
     name: str,

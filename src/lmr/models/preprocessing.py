@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.images.files import decode_image, open_image, scale_to_8_bits
+from lmr.images.files import open_any, scale_to_8_bits
 
 # Mean and standard deviation of CLIP's training images (Radford et al. 2021, clip.py).
 OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
@@ -188,33 +188,4 @@ class ImagePreprocess:
         return torch.stack(inputs)
 
     def _prepare(self, image: object) -> Tensor:
-        return self.preprocessing.prepare_image(_open_any(image)).to(self.dtype)
-
-
-def _open_any(image: object) -> Image.Image:
-    if isinstance(image, Image.Image):
-        return image
-    if isinstance(image, (str, os.PathLike)):
-        return open_image(image)
-    if isinstance(image, (bytes, bytearray, memoryview)):
-        return decode_image(bytes(image))
-    if isinstance(image, (np.ndarray, Tensor)):
-        return _open_array(image)
-    raise LmrError(
-        "Expected a PIL image, the path of an image file, the content of one as bytes, a uint8 array [h, w, 3], or a "
-        f"list of these; got {type(image).__name__}."
-    )
-
-
-def _open_array(array: NDArray[Any] | Tensor) -> Image.Image:
-    if str(array.dtype).removeprefix("torch.") != "uint8":
-        raise LmrError(f"Expected an array of uint8 values from 0 to 255, got one of {array.dtype}; convert it first.")
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] != 3):
-        raise LmrError(
-            f"Expected an array ['h', 'w', 3] in RGB or ['h', 'w'] in grey, got {list(array.shape)}; move the channels "
-            "to the end, and drop an alpha channel."
-        )
-    if 0 in array.shape:
-        raise LmrError(f"Expected an image with pixels, got an array {list(array.shape)}.")
-    pixels = array.cpu().numpy() if isinstance(array, Tensor) else array
-    return Image.fromarray(np.ascontiguousarray(pixels))
+        return self.preprocessing.prepare_image(open_any(image)).to(self.dtype)

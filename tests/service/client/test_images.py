@@ -52,8 +52,9 @@ def test_grey_arrays_are_images() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "came"),
-    [(PIXELS.astype(float), r"ndarray float64 \[7, 5, 3\]"), (PIXELS[None], r"\[1, 7, 5, 3\]"), (7, "int"),
-     (np.zeros((0, 5, 3), np.uint8), "at least one pixel")],
+    [(PIXELS.astype(float), "uint8 values from 0 to 255, got one of float64"), (PIXELS[None], r"\[1, 7, 5, 3\]"),
+     (7, "int"),
+     (np.zeros((0, 5, 3), np.uint8), "an image with pixels")],
 )  # fmt: skip
 def test_what_is_no_image_is_refused(wrong: Any, came: str) -> None:
     with pytest.raises(LmrError, match=came):

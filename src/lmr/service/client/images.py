@@ -6,9 +6,7 @@ import hashlib
 import io
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-from lmr.core.errors import LmrError
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,11 +32,9 @@ def read_image(image: AnyImage) -> ImageContent:
         return _read_bytes(bytes(image))
     if isinstance(image, str | os.PathLike):
         return _read_file(image)
-    from PIL import Image
+    from lmr.images.files import open_any
 
-    if isinstance(image, Image.Image):
-        return _encode(image)
-    return _encode(Image.fromarray(_check_pixels(image)))
+    return _encode(open_any(image))
 
 
 def pack_images(parts: Sequence[ImageContent]) -> tuple[str, bytes]:
@@ -83,20 +79,6 @@ def _read_file(path: str | os.PathLike[str]) -> ImageContent:
         content = file.read()
     kind = find_media_type(content)
     return _encode(open_image(path)) if kind is None else ImageContent(kind, content)
-
-
-def _check_pixels(image: Any) -> NDArray[np.uint8]:
-    import numpy as np
-
-    shape, kind = getattr(image, "shape", None), getattr(image, "dtype", None)
-    if shape is None or kind != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)):
-        came = type(image).__name__ if shape is None else f"{type(image).__name__} {kind} {list(shape)}"
-        raise LmrError(
-            f"Expected an image as a PIL image, a path, the bytes of a file or a uint8 array [h, w, 3], got {came}."
-        )
-    if 0 in shape:
-        raise LmrError(f"Expected an image with at least one pixel, got an array {list(shape)}.")
-    return np.ascontiguousarray(image)
 
 
 def _encode(image: Image.Image) -> ImageContent:
