@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
-from lmr.core.files import write_atomically
 from lmr.core.log import LOGGER
 from lmr.core.progress import show_progress
+from lmr.core.state import read_state, write_state
 
 VERSION = "1"  # of how prompts become prototypes; a change of the computation or of the cleaning of texts changes it
 CHUNK = 256
@@ -67,26 +67,18 @@ def name_prototypes(tower_digest: str, prompts: Sequence[Sequence[str]]) -> str:
 
 def read_prototypes(path: Path, classes: int) -> Tensor | None:
     """Read cached prototypes [classes, D]; return None without a file or if it was changed since it was written."""
-    from safetensors import SafetensorError, safe_open
-
     try:
-        with safe_open(str(path), framework="pt") as file:
-            prototypes: Tensor = file.get_tensor("prototypes")
-            written = (file.metadata() or {}).get("digest")
-    except (OSError, SafetensorError, ValueError, KeyError):
+        prototypes = read_state(path)[0]["prototypes"]
+    except (LmrError, KeyError):
         return None
-    whole = written == digest_tensors({"prototypes": prototypes})
-    return prototypes if whole and len(prototypes) == classes else None
+    return prototypes if len(prototypes) == classes else None
 
 
 def keep_prototypes(path: Path, prototypes: Tensor) -> None:
     """Write prototypes to the cache. Where that is not possible, they are computed again next time."""
-    from safetensors.torch import save
-
-    content = {"prototypes": prototypes.detach().cpu().contiguous()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, save(content, metadata={"digest": digest_tensors(content)}))
+        write_state(path, {"prototypes": prototypes}, {})
     except (OSError, LmrError) as error:
         LOGGER.info("Prototypes cannot be cached and are computed again next time: %s", error)
 
