@@ -7,9 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from lmr.core.errors import LmrError
+from lmr.core.files import hold_lock
 from lmr.core.spec import suggest
 from lmr.data.catalogue import EMBEDDED_SETS
 from lmr.data.fetch.archives import download_file, unpack_archive
@@ -43,12 +42,9 @@ def fetch_set(name: str, root: Path, *, keep: bool = False, report: Report = lam
     for archive in source.archives:
         lock = root / ".fetched" / f"{archive.file}.lock"
         lock.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with FileLock(lock, timeout=0):
-                _fetch_archive(archive, source, root, keep=keep, report=report)
-        except Timeout as error:
-            message = f"Another process is fetching {archive.file} into {str(root)!r}; wait for it, or stop it."
-            raise LmrError(message) from error
+        busy = f"Another process is fetching {archive.file} into {str(root)!r}; wait for it, or stop it."
+        with hold_lock(lock, busy):
+            _fetch_archive(archive, source, root, keep=keep, report=report)
     report(f"The dataset {name!r} is in {root / source.folder}.")
 
 
