@@ -32,6 +32,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "deyo": {"patches": 8, "lr": 0.02},
     "eata": {"diversity": 2.0, "lr": 2e-3},
     "dynaprompt": {"prompts": 4, "lr": 0.05},
+    "tps": {"keep": 0.7},
     "otpt": {"orthogonality": 0.1},
 }
 

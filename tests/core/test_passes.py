@@ -24,6 +24,7 @@ KNOWN = {
     "tda": (1, 0),
     "memo(views=4)": (5, 4),
     "zero(views=4)": (4, 0),
+    "tps(views=4, steps=2)": (4, 0),
     "rotta": (3, 1),  # one forward, and a step on the memory for as many images as it holds
     "clipartt(steps=3)": (4, 3),
     "watt(inner=1, rounds=1)": (9, 8),

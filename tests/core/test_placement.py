@@ -67,6 +67,7 @@ def test_stream_goes_on_after_a_move(spec: str, streams: int, backbone: lmr.Back
             expected = create(spec, clip, streams=streams).step(given.to(clip.dtype), streams=ids).logits.float()
         found = goes.step(given.to(clip.dtype), streams=ids).logits
         near = 2e-2 if goes.trained == "context words" else 2e-3  # where rounding decides the sign of a step
+        near = 5e-2 if goes.name == "tps" else near  # also there, for every number of the prototypes
         torch.testing.assert_close(found.float(), expected, rtol=0, atol=near)
     assert {key: value.dtype for key, value in goes.state.items()} == {
         key: value.dtype for key, value in stays.state.items()

@@ -27,6 +27,7 @@ PUBLISHED = [
     "bca(tau1=0.05, c1=20000, tau2=0.65, c2=1, views=1)",
     "stata(alpha=1.0, smooth=1.0, neighbours=3, rounds=10)",
     "zero(views=64, keep=0.3)",
+    "tps(lr=5e-3, weight_decay=0.01, views=64, keep=0.1, steps=1, per_class=True)",
     "mta(views=64)",
     "lame(affinity='rbf', neighbours=5, steps=100)",
 ]
@@ -53,6 +54,7 @@ PRESETS = {  # preset and batch size -> the arguments in which it differs from t
     ("dynaprompt", "official", 1): "prompts=12",
     ("dynaprompt", "fine-grained", 1): "lr=3e-3, augmix=True",
     ("dmn", "views", 1): "views=32",
+    ("tps", "fine-grained", 1): "lr=1e-3, augmix=True",
     ("watt", "cifar10-c", 128): "",
     ("watt", "imagenet", 128): "lr=1e-4",
     ("clipartt", "imagenet", 128): "",

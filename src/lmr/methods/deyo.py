@@ -167,9 +167,9 @@ def shuffle_patches(images: Tensor, order: Tensor, patches: int) -> Tensor:
     count, (height, width) = len(images), images.shape[-2:]
     high, wide = height // patches, width // patches
     x = _resize(images.reshape(count, -1, height, width), high * patches, wide * patches)
-    cut = x.unflatten(3, (patches, wide)).unflatten(2, (patches, high)).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+    cut = x.reshape(count, -1, patches, high, patches, wide).permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
     mixed = cut[torch.arange(count, device=images.device).unsqueeze(1), order]
-    x = mixed.unflatten(1, (patches, patches)).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
+    x = mixed.reshape(count, patches, patches, -1, high, wide).permute(0, 3, 1, 4, 2, 5).flatten(4, 5).flatten(2, 3)
     return _resize(x, height, width).reshape(images.shape)
 
 
