@@ -582,6 +582,7 @@ EXACT = [
     "rotta(memory=7, every=5, nu=0.3)",
     "bca(c1=5, tau2=0.3)",
     "dmn(memory=2)",
+    "oga(shots=3, tau=0.5)",
     "mint(lr=0.05, prior=5.0)",
     "tda(entropy=(0.0, 0.7), pos_capacity=1)",
 ]
@@ -712,6 +713,7 @@ LIMITS: dict[str, list[tuple[str, float]]] = {
     ],
     "bca": [("means", 1.1), ("prior", -0.1), ("prior", 1.1), ("mean_counts", -1), ("prior_counts", -1), ("seen", -1)],
     "dmn": [("keys", -1.1), ("entropy", -0.1), ("seen", -1)],
+    "oga": [("keys", -1.1), ("means", 1.1), ("entropy", -0.1)],
     "stata": [("predicted", -1)],
     "lame": [("predicted", -1)],
     "cliptta": [("confidence", 1.1), ("confidence", -1.1), ("batches", -1), ("norms", 2e6), ("second", -1e-9)],
