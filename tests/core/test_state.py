@@ -22,8 +22,9 @@ from torch import Tensor
 
 import lmr
 from lmr.core import state
+from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
-from lmr.core.state import read_state, write_state
+from lmr.core.state import decode_state, encode_state, join_header, read_state, split_header, write_state
 
 MAKE = """
 import torch
@@ -429,3 +430,25 @@ def test_damaged_content_is_refused(method: lmr.Method) -> None:
     with pytest.raises(lmr.LmrError, match="Cannot use the given state: The state holds 2 streams"):
         other.restore(make_method(streams=2).dump())
     assert other.dump() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.update(__metadata__=None),
+        lambda header: header.update(__metadata__={}),
+        lambda header: header["x"].update(dtype="F8_E8M0"),
+        lambda header: header["x"].update(shape=[2**62]),
+        lambda header: header["x"].update(shape=None),
+    ],
+)
+def test_forged_header_is_an_error_of_lmr(change: Callable[[dict[str, Any]], None], tmp_path: Path) -> None:
+    header, rest = split_header(encode_state({"x": torch.zeros(4)}, {}))
+    header["__metadata__"].pop("digest")
+    change(header)
+    content = join_header(header) + rest
+    with pytest.raises(LmrError):
+        decode_state(content, "It")
+    (tmp_path / "state").write_bytes(content)
+    with pytest.raises(LmrError):
+        read_state(tmp_path / "state")

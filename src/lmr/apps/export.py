@@ -31,7 +31,7 @@ from lmr.models import Backbone
 from lmr.models.transformers_library import quiet_transformers
 from lmr.version import __version__
 from lmr.watch.health import Level
-from lmr.watch.stream_watch import drop_watch
+from lmr.watch.watch_file import drop_watch
 
 FORMAT, VERSION = "lmr-export", 1
 CLASSES_JSON, CLASSES_TENSORS = "classes.json", "classes.safetensors"

@@ -137,7 +137,7 @@ def _add_states(group: argparse._ArgumentGroup) -> None:
         help="the folder that keeps the states; 'none' keeps them in memory, and they end with the service (default: "
         "%(default)s)",
     )
-    add_fields(group, ServiceSettings, resident="N", durability=None, create=None)
+    add_fields(group, ServiceSettings, resident="N", max_streams="N", durability=None, create=None)
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:

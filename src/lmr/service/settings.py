@@ -25,6 +25,8 @@ class ServiceSettings:
 
     resident: int = 256
     """streams whose states are in memory; the others are in --state-dir and come back when they are used"""
+    max_streams: int = 100_000
+    """streams that may exist; the first request of a further one is refused, and deleting a stream makes room"""
     max_batch: int = 64  # images of different streams that are computed together
     max_step_ms: float = 1000.0  # longest time of a batch; fewer images are put together where the model is slow
     max_wait_ms: float = 5.0

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from lmr.watch.settings import Thresholds
-from lmr.watch.signals import NOT_FINITE
+from lmr.watch.signals import Alarm
 
 
 class Level(enum.StrEnum):
@@ -72,7 +72,7 @@ def advance(
         if alarms:
             return enter(new, Level.WATCH), Action.NONE
         return new, Action.SNAPSHOT if new.quiet % rules.quiet == 0 else Action.NONE
-    if alarms and (act or not new.level.rests) and (new.seen >= rules.confirm or NOT_FINITE in alarms):
+    if alarms and (act or not new.level.rests) and (new.seen >= rules.confirm or Alarm.NOT_FINITE in alarms):
         if act:
             return _respond(new, snapshot, rules)
         return (new if new.level is Level.ALARM else enter(new, Level.ALARM)), Action.NONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +13,19 @@ from torch import Tensor
 
 from lmr.watch.settings import Thresholds
 
-NOT_FINITE = "not finite"
 POINTS = 5  # of the canaries' history, in each of the two means that are compared
 FREE_STEPS = 1000  # in which the limit of the drift does not grow
 IGNORED_FALL = 2  # canaries: a fall of two or fewer is no alarm
+
+
+class Alarm(enum.StrEnum):
+    """The name of a signal that is an alarm."""
+
+    NOT_FINITE = "not finite"
+    CONCENTRATION = "concentration"
+    ENTROPY = "entropy"
+    CANARIES = "canaries"
+    DRIFT = "drift"
 
 
 @dataclass(frozen=True)
@@ -120,7 +130,7 @@ def average_earlier(history: Sequence[float], earlier: float | None) -> float | 
     return sum(history[-2 * POINTS : -POINTS]) / POINTS
 
 
-def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: int) -> tuple[str, ...]:
+def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: int) -> tuple[Alarm, ...]:
     """Return the names of the signals that are alarms, for this number of classes and of canaries.
 
     A model that improves over thousands of steps becomes confident, and disagrees with the frozen model on images where
@@ -129,20 +139,20 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
     random walk, the root of the steps, and so does the limit.
     One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
     """
-    found = [NOT_FINITE] if signals.not_finite >= limits.not_finite else []
+    found = [Alarm.NOT_FINITE] if signals.not_finite >= limits.not_finite else []
     if signals.compared >= limits.least:
         narrower = _below(signals.concentration, limits.spread)
         if _below(signals.concentration, limits.concentration) and _above(signals.top_share, limits.top_share):
-            found.append("concentration")
+            found.append(Alarm.CONCENTRATION)
         low = limits.entropy * math.log(classes) / math.log(1000)
         if narrower and _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
-            found.append("entropy")
+            found.append(Alarm.ENTROPY)
         least = IGNORED_FALL / max(canaries, 1) + 1e-9  # the fall is a difference of rounded means
         fallen = _above(signals.canary_fall, max(limits.canary_fall, least))
         if narrower and (fallen or _below(signals.canaries, limits.canary_agreement)):
-            found.append("canaries")
+            found.append(Alarm.CANARIES)
     if _above(signals.drift, limits.drift * math.sqrt(max(1.0, signals.steps / FREE_STEPS))):
-        found.append("drift")
+        found.append(Alarm.DRIFT)
     return tuple(found)
 
 

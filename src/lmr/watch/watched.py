@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,19 +31,9 @@ from lmr.watch.canaries import KEPT, collect, count_room, is_due, keep_first, no
 from lmr.watch.health import Action, Health, Level, advance, enter
 from lmr.watch.pace import Pace, find_pace
 from lmr.watch.settings import WatchSettings
-from lmr.watch.signals import Signals, Tally, add_images, find_alarms
-from lmr.watch.stream_watch import (
-    PREFIX,
-    HealthEvent,
-    Snapshot,
-    StreamWatch,
-    Undo,
-    add_snapshot,
-    find_snapshot,
-    is_same,
-    pack_all,
-    unpack_all,
-)
+from lmr.watch.signals import Alarm, Signals, Tally, add_images, find_alarms
+from lmr.watch.stream_watch import HealthEvent, Snapshot, StreamWatch, Undo, add_snapshot, find_snapshot, is_same
+from lmr.watch.watch_file import PREFIX, pack_all, unpack_all
 
 
 class Watched(Saved):
@@ -287,14 +278,13 @@ class Watched(Saved):
     def _unpack(self, text: str, tensors: Mapping[str, Tensor], rows: list[int]) -> list[StreamWatch]:
         """Return the watches in a state; raise an LmrError if they do not fit."""
         try:
-            found = unpack_all(text, tensors, rows)
+            found = unpack_all(text, tensors, rows, self.classifier)
             for watch in found:
-                watch.check(self.classifier)
                 for kept in watch.states:
                     if set(kept) != set(self.method.state):
                         raise ValueError("a snapshot of another method")
                     self.method._check_fit(kept, 1)
-        except (KeyError, TypeError, ValueError, AttributeError, LmrError) as error:
+        except ValueError as error:  # an LmrError is one
             raise LmrError(f"The watch in the state cannot be used ({error}); the state is damaged.") from error
         return [self._limit_canaries(self._move(watch)) for watch in found]
 
@@ -386,13 +376,13 @@ class Watched(Saved):
             canaries=canaries,
             images=old.images + count,
             not_finite=0 if valid else old.not_finite + 1,
-            drift=info.get("drift", old.drift),
+            drift=_drop_infinite(info.get("drift", old.drift)),
         )
 
     def _advance(self, stream: int, compared: int) -> list[HealthEvent]:
         """Advance the health of a stream by one step, act on it, and return the events of this step."""
         watch, rules, act = self.watches[stream], self.settings.thresholds, self.settings.mode == "on"
-        alarms: tuple[str, ...] = ()
+        alarms: tuple[Alarm, ...] = ()
         if self.settings.signals:
             alarms = find_alarms(watch.signals, rules, self.classifier.classes, len(watch.canaries.labels))
         snapshot = find_snapshot(watch.snapshots, watch.health.since - rules.quiet)
@@ -412,7 +402,7 @@ class Watched(Saved):
         stream: int,
         health: Health,
         action: Action,
-        alarms: tuple[str, ...] = (),
+        alarms: tuple[Alarm, ...] = (),
         snapshot: Snapshot | None = None,
         *,
         operator: bool = False,
@@ -485,6 +475,10 @@ class Watched(Saved):
         return watch.move(
             self.method._convert_state, lambda images: self.method._embed(images.to(clip.device, clip.dtype)).to(KEPT)
         )
+
+
+def _drop_infinite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def test_file_is_opened_again_by_the_next_process(tmp_path: Path) -> None:
     first.close()
     first.close()
     second = StoreActor(str(tmp_path / "s.sqlite"), {"model": "a"})
-    assert second.call("claim", "cam")[0] == Claim("r", 2)
+    assert second.call("claim", "cam")[0] == Claim(StoredRecord("ok", 1, "r"), 2)
     assert first._store is None
     with pytest.raises(LmrError, match="Another process uses the store"):
         first.call("claim", "cam")

@@ -7,6 +7,7 @@ import json
 import sqlite3
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from engine_maker import (
     NAMES,
     Clock,
     ask,
+    check_state,
     load_state,
     make_engine,
     make_images,
@@ -29,8 +31,10 @@ from engine_maker import (
     run,
     run_alone,
     wait,
+    work_without_commit,
 )
 from lmr.core.errors import LmrError
+from lmr.service.engine import worker
 from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.requests import (
@@ -43,10 +47,14 @@ from lmr.service.engine.requests import (
     NotReady,
     QueueFull,
     StepRequest,
+    StreamDamaged,
+    StreamLimit,
     TooManyStreams,
     UnknownStream,
 )
 from lmr.service.settings import ServiceSettings
+from lmr.service.store.stored_types import StreamChange, Transaction
+from state_forger import forge_events
 
 STREAMS = [f"cam-{k}" for k in range(7)]
 
@@ -552,10 +560,111 @@ def test_damaged_stream_can_be_deleted_and_harms_no_other(tmp_path: Path) -> Non
     ask(engine, make_request("a", 0), make_request("b", 0))
     engine._store._writer.execute("UPDATE states SET content = x'00' WHERE stream = 1")
     bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1))
-    refuse(engine, bad, ComputeFailed, "state of stream 'a' in the store is damaged")
+    refuse(engine, bad, StreamDamaged, "What is stored of stream 'a' is damaged .*checksum.*delete the stream")
     assert good.result(0).seq == 2
     assert wait(engine, engine.act("a", "delete")).health == "deleted"
     assert ask(engine, make_request("a", 0))[0].seq == 1
+    engine.close()
+
+
+@pytest.mark.parametrize("damage", ["x'00'", "substr(record, 9)", "'4b5bd5d0{}'"])
+def test_stream_with_a_damaged_record_fails_alone_and_can_be_deleted(tmp_path: Path, damage: str) -> None:
+    engine = make_engine(tmp_path / "s")
+    ask(engine, make_request("a", 0), make_request("b", 0), make_request("c", 0))
+    engine._store._writer.execute(f"UPDATE streams SET record = {damage} WHERE name = 'b'")
+    engine.close()
+    engine = make_engine(tmp_path / "s")
+    futures = [engine.submit(make_request(stream, 1)) for stream in "abc"]
+    refuse(engine, futures[1], StreamDamaged, "stream 'b' is damaged")
+    assert [future.result(0).seq for future in (futures[0], futures[2])] == [2, 2]
+    assert {one.stream: one.health for one in engine.list_streams()} == {"a": "ok", "b": "damaged", "c": "ok"}
+    assert engine.find("b").status.health == "damaged"
+    refuse(engine, engine.read_state("b"), StreamDamaged, "stream 'b' is damaged")
+    assert wait(engine, engine.act("b", "delete")).health == "deleted"
+    assert [one.stream for one in engine.list_streams()] == ["a", "c"]
+    assert engine.read_overview().by_health == {"ok": 2}
+    assert ask(engine, make_request("b", 0))[0].seq == 1
+    engine.close()
+
+
+def test_every_request_of_a_batch_finishes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path in (tmp_path / "s", None):
+        engine = make_engine(path)
+        ask(engine, *(make_request(stream, 0) for stream in "abc"))
+        plain = worker._make_note
+
+        def fail(request: StepRequest, *values: Any, plain: Any = plain) -> Any:
+            if request.stream == "b":
+                raise TypeError("of this stream alone")
+            return plain(request, *values)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(worker, "_make_note", fail)
+            futures = [engine.submit(make_request(stream, 1)) for stream in "abc"]
+            refuse(engine, futures[1], ComputeFailed, "of this stream alone")
+        assert [future.result(0).seq for future in (futures[0], futures[2])] == [2, 2]
+        check_state(engine, "b", range(1))
+        assert ask(engine, make_request("b", 1))[0].seq == 2
+        for stream in "abc":
+            check_state(engine, stream, range(2))
+        engine.close()
+
+
+def test_forged_state_is_refused_and_harms_no_other_stream(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s")
+    ask(engine, make_request("a", 0), make_request("b", 0))
+    content = wait(engine, engine.read_state("a"))
+    for values in ({"step": 2}, {"alarms": ["x"]}, {"alarms": [5]}, {"after": "x"}, {"signals": 5}):
+        refuse(engine, engine.write_state("a", forge_events(content, **values)), BadInput, "state is damaged")
+    assert wait(engine, engine.write_state("a", forge_events(content, alarms=["drift"]))).health == "ok"
+    assert [answer.seq for answer in ask(engine, make_request("a", 1), make_request("b", 1))] == [2, 2]
+    assert not [event for event in engine.read_changes(0, 1000).events if event.kind == "health"]
+    engine.close()
+
+
+def test_forged_watch_in_the_store_fails_its_stream_alone(tmp_path: Path) -> None:
+    """As one that was stored before states were read strictly."""
+    engine = make_engine(tmp_path / "s")
+    ask(engine, make_request("a", 0), make_request("b", 0))
+    stored = engine._store.read_state("a")
+    assert stored is not None
+    watch = json.loads(stored.watch) | {"images": "x"}
+    record = engine._store.read_record("a")
+    change = StreamChange(record, replace(stored, watch=json.dumps(watch)))
+    engine._store.commit(Transaction({"a": change}))
+    engine.close()
+    engine = make_engine(tmp_path / "s")
+    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1))
+    refuse(engine, bad, StreamDamaged, "stream 'a' is damaged")
+    assert good.result(0).seq == 2
+    assert wait(engine, engine.act("a", "delete")).health == "deleted"
+    engine.close()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_new_streams_are_refused_beyond_the_limit(tmp_path: Path, stored: bool) -> None:
+    engine = make_engine(tmp_path / "s" if stored else None, max_streams=2)
+    futures = [engine.submit(make_request(stream, 0)) for stream in "abc"]
+    refuse(engine, futures[2], StreamLimit, "new stream 'c': this service has as many as it may have .2.; delete one")
+    assert [future.result(0).seq for future in futures[:2]] == [1, 1]
+    assert ask(engine, make_request("c", 0, mode="answer"))[0].seq == 0  # it leaves no trace
+    content = wait(engine, engine.read_state("a"))
+    refuse(engine, engine.write_state("c", content), StreamLimit, "new stream 'c'")
+    assert [answer.seq for answer in ask(engine, make_request("a", 1), make_request("b", 1))] == [2, 2]
+    wait(engine, engine.act("a", "delete"))
+    assert ask(engine, make_request("c", 0))[0].seq == 1
+    refuse(engine, engine.submit(make_request("a", 0)), StreamLimit, "new stream 'a'")
+    engine.close()
+
+
+def test_limit_counts_streams_whose_commit_is_under_way(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", max_streams=2)
+    first = engine.submit(make_request("a", 0))
+    work_without_commit(engine)
+    engine.submit(make_request("b", 0))
+    late = engine.submit(make_request("c", 0))
+    refuse(engine, late, StreamLimit, "new stream 'c'")
+    assert first.result(0).seq == 1
     engine.close()
 
 

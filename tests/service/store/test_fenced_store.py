@@ -22,8 +22,12 @@ from lmr.service.store.stored_types import (
 IDENTITY = {"model": "pocket"}
 
 
+def make_record(text: str) -> StoredRecord:
+    return StoredRecord("ok", 1, text)
+
+
 def make_change(text: str, *answers: KeptAnswer) -> StreamChange:
-    return StreamChange(StoredRecord("ok", 1, text), StoredState(text.encode()), answers=list(answers))
+    return StreamChange(make_record(text), StoredState(text.encode()), answers=list(answers))
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def test_claims_raise_the_epoch_of_their_stream_alone(store: FencedStore) -> Non
     assert store.claim("a") == Claim(None, 2)
     assert store.claim("b") == Claim(None, 1)
     assert store.commit(Transaction({"a": make_change("a1")}, epochs={"a": 2})) == {}
-    assert store.claim("a") == Claim("a1", 3)
+    assert store.claim("a") == Claim(make_record("a1"), 3)
 
 
 def test_commit_of_an_old_epoch_is_refused_and_the_others_are_written(store: FencedStore) -> None:
@@ -50,7 +54,7 @@ def test_commit_of_an_old_epoch_is_refused_and_the_others_are_written(store: Fen
     assert store.commit(late) == {"a": None}
     assert store.read_record("a") is None
     assert store.read_state("a") is None
-    assert store.read_record("b") == "b1"
+    assert store.read_record("b") == make_record("b1")
     assert store.read_events() == ["eb", "e"]
 
 
@@ -74,10 +78,10 @@ def test_request_that_was_applied_is_refused_with_its_answer(store: FencedStore)
     assert store.commit(Transaction({"a": make_change("a1", kept)}, epochs={"a": 1})) == {}
     again = Transaction({"a": make_change("a2", KeptAnswer("k", "d", "second"))}, epochs={"a": 1})
     assert store.commit(again) == {"a": kept}
-    assert store.read_record("a") == "a1"
+    assert store.read_record("a") == make_record("a1")
     on_top = Transaction({"a": make_change("a3", KeptAnswer("other", "d", "third"))}, epochs={"a": 1})
     assert store.commit(on_top) == {"a": None}  # it rests on the step that was refused
-    assert store.read_record("a") == "a1"
+    assert store.read_record("a") == make_record("a1")
 
 
 def test_epochs_survive_a_restart_and_the_stream(tmp_path: Path) -> None:
@@ -112,9 +116,9 @@ def test_file_is_a_store_for_one_engine_as_well(tmp_path: Path) -> None:
     fenced.commit(Transaction({"a": make_change("a1")}, epochs={"a": 1}))
     fenced.close()
     plain = Store(tmp_path / "s.sqlite", IDENTITY)
-    assert plain.claim("a") == Claim("a1")
+    assert plain.claim("a") == Claim(make_record("a1"))
     assert plain.commit(Transaction({"a": make_change("a2")})) == {}
     plain.close()
     fenced = FencedStore(tmp_path / "s.sqlite", IDENTITY)
-    assert fenced.claim("a") == Claim("a2", 2)
+    assert fenced.claim("a") == Claim(make_record("a2"), 2)
     fenced.close()

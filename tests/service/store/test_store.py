@@ -13,6 +13,7 @@ import pytest
 from lmr.core.errors import LmrError
 from lmr.service.store.store import MOST_EVENTS, MOST_STEPS, Store
 from lmr.service.store.stored_types import (
+    DamagedText,
     KeptAnswer,
     StoredEvent,
     StoredRecord,
@@ -28,6 +29,15 @@ def make_change(text: str = "r", *, health: str = "ok", change: int = 1, **value
     return StreamChange(StoredRecord(health, change, text), **values)  # type: ignore[arg-type]
 
 
+def read_text(store: Store, stream: str) -> str | None:
+    found = store.read_record(stream)
+    return None if found is None else found.content
+
+
+def list_texts(store: Store, after: str, limit: int) -> list[str]:
+    return [record.content for _, record in store.list_records(after, limit)]
+
+
 @pytest.fixture(params=["file", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made = Store(tmp_path / "deep" / "lmr.sqlite" if request.param == "file" else None, IDENTITY)
@@ -39,7 +49,7 @@ def test_what_is_committed_is_read(store: Store) -> None:
     state = StoredState(b"tensors", "{}", {"canary/0": b"image", "undo": b"u"})
     change = make_change("r1", state=state, steps={1: "n1"}, answers=[KeptAnswer("k", "d", "a")])
     store.commit(Transaction({"cam": change}, [StoredEvent(5, "cam", "e5"), StoredEvent(6, "", "e6")]))
-    assert store.read_record("cam") == "r1"
+    assert read_text(store, "cam") == "r1"
     assert store.read_state("cam") == state
     assert store.read_step("cam", 1) == "n1"
     assert store.read_steps("cam") == ["n1"]
@@ -65,7 +75,7 @@ def test_fresh_change_deletes_all_that_was_there(store: Store) -> None:
     store.commit(Transaction({"cam": StreamChange(fresh=True)}, [StoredEvent(3, "cam", "deleted")]))
     assert store.read_record("cam") is None
     assert (store.read_events("cam"), store.read_events("other")) == (["deleted"], ["kept"])
-    assert store.list_records("", 10) == ["o"]
+    assert list_texts(store, "", 10) == ["o"]
     store.commit(Transaction({"cam": make_change("new", state=StoredState(b"2"))}))
     assert store.read_state("cam") == StoredState(b"2")
     assert store.read_steps("cam") == []
@@ -93,20 +103,21 @@ def test_no_keys_are_kept_where_none_may_be(store: Store) -> None:
 def test_streams_are_listed_by_name_and_counted_by_health(store: Store) -> None:
     health = {"a": "ok", "c": "watch", "b": "ok", "ä": "paused"}
     store.commit(Transaction({name: make_change(f"r-{name}", health=word) for name, word in health.items()}))
-    assert store.list_records("", 3) == ["r-a", "r-b", "r-c"]
-    assert store.list_records("b", 3) == ["r-c", "r-ä"]
+    assert list_texts(store, "", 3) == ["r-a", "r-b", "r-c"]
+    assert list_texts(store, "b", 3) == ["r-c", "r-ä"]
+    assert [name for name, _ in store.list_records("b", 3)] == ["c", "ä"]
     assert store.count_health() == {"ok": 2, "watch": 1, "paused": 1}
 
 
 def test_failed_commit_leaves_nothing(store: Store) -> None:
     store.commit(Transaction({"cam": make_change("r1", state=StoredState(b"1"))}))
-    wrong = make_change("r2", state=StoredState(b"2"), steps={2: object()})
+    wrong = make_change("r2", state=StoredState(b"2"), steps={object(): "n"})  # the last that is written
     with pytest.raises(sqlite3.Error):
         store.commit(Transaction({"cam": wrong, "new": make_change()}))
-    assert store.read_record("cam") == "r1"
+    assert read_text(store, "cam") == "r1"
     assert store.read_state("cam") == StoredState(b"1")
     store.commit(Transaction({"cam": make_change("r3")}))
-    assert store.list_records("", 10) == ["r3"]
+    assert list_texts(store, "", 10) == ["r3"]
 
 
 def test_reading_does_not_wait_for_writing(tmp_path: Path) -> None:
@@ -115,7 +126,7 @@ def test_reading_does_not_wait_for_writing(tmp_path: Path) -> None:
     with store._writing:
         store._writer.execute("BEGIN IMMEDIATE")
         store._writer.execute("UPDATE streams SET record = 'new'")
-        assert store.read_record("cam") == "old"
+        assert read_text(store, "cam") == "old"
         store._writer.execute("ROLLBACK")
     store.close()
 
@@ -153,7 +164,7 @@ def test_other_files_and_formats_are_refused(tmp_path: Path) -> None:
     with sqlite3.connect(newer) as made:
         made.execute("UPDATE facts SET value = '99' WHERE name = 'version'")
     made.close()
-    with pytest.raises(LmrError, match="has format 99, this lmr reads 1; upgrade lmr"):
+    with pytest.raises(LmrError, match="has format 99, this lmr reads 2; use the lmr that wrote it"):
         Store(newer, IDENTITY)
     (tmp_path / "file").write_text("")
     with pytest.raises(LmrError, match="Cannot use the folder"):
@@ -173,12 +184,51 @@ def test_second_process_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
-def test_damaged_state_is_noticed(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.sqlite", IDENTITY)
-    store.commit(Transaction({"cam": make_change(state=StoredState(b"tensors"))}))
-    store._writer.execute("UPDATE states SET content = x'00'")
-    with pytest.raises(LmrError, match="state of stream 'cam' in the store is damaged"):
+@pytest.mark.parametrize("change", ["content = x'00'", "watch = watch || ' '", "watch = x'ff'", "content = 5"])
+def test_damaged_state_is_noticed(store: Store, change: str) -> None:
+    store.commit(Transaction({"cam": make_change(state=StoredState(b"tensors", "{}"))}))
+    store._writer.execute(f"UPDATE states SET {change}")
+    with pytest.raises(DamagedText, match="state of stream 'cam' does not have its checksum"):
         store.read_state("cam")
+
+
+@pytest.mark.parametrize("damage", ["{0} || 'x'", "substr({0}, 2)", "CAST(x'ff' || {0} AS TEXT)", "x'00'", "5", "''"])
+def test_damaged_texts_are_noticed_and_fail_no_other(store: Store, damage: str) -> None:
+    values = {"steps": {1: "n1", 2: "n2"}, "answers": [KeptAnswer("k", "d", "a"), KeptAnswer("l", "d", "b")]}
+    store.commit(Transaction({"bad": make_change("r1", health="watch", **values), "good": make_change("r2")}))
+    store.commit(Transaction(events=[StoredEvent(5, "bad", "e5"), StoredEvent(6, "bad", "e6")]))
+    for table, column, where in (
+        ("streams", "record", "name = 'bad'"),
+        ("steps", "note", "seq = 1"),
+        ("answers", "content", "key = 'k'"),
+        ("events", "content", "number = 5"),
+    ):
+        store._writer.execute(f"UPDATE {table} SET {column} = {damage.format(column)} WHERE {where}")
+    assert store.read_record("bad") == StoredRecord("watch", 1, "")
+    assert store.list_records("", 9) == [("bad", StoredRecord("watch", 1, "")), ("good", StoredRecord("ok", 1, "r2"))]
+    assert store.read_steps("bad") == ["n2"]
+    assert store.read_step("bad", 1) is None
+    assert store.read_events("bad") == ["e6"]
+    assert store.read_answer("bad", "l") == KeptAnswer("l", "d", "b")
+    with pytest.raises(DamagedText, match="answer under the key 'k'"):
+        store.read_answer("bad", "k")
+
+
+def test_file_that_is_removed_or_replaced_is_noticed(tmp_path: Path) -> None:
+    """SQLite goes on writing to a file that has no name any more."""
+    path, away = tmp_path / "s.sqlite", tmp_path / "away.sqlite"
+    store = Store(path, IDENTITY)
+    path.rename(away)
+    for act in (lambda: store.commit(Transaction({"cam": make_change()})), lambda: store.probe(1)):
+        with pytest.raises(OSError, match="was removed or replaced"):
+            act()
+    path.write_bytes(b"another")
+    with pytest.raises(OSError, match="was removed or replaced"):
+        store.probe(1)
+    away.replace(path)
+    store.probe(1)
+    store.commit(Transaction({"cam": make_change("r")}))
+    assert read_text(store, "cam") == "r"
     store.close()
 
 

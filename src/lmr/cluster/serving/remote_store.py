@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from collections import Counter
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.service.store.store import Refusals
-from lmr.service.store.stored_types import Claim, KeptAnswer, StoredState, Transaction
+from lmr.service.store.stored_types import Claim, KeptAnswer, StoredRecord, StoredState, Transaction
 
 ANSWER_SECONDS = 20.0  # for a store to answer; one that has to be started again takes a few
 
@@ -54,9 +53,9 @@ class RemoteStore:
 
     # Reading.
 
-    def read_record(self, stream: str) -> str | None:
+    def read_record(self, stream: str) -> StoredRecord | None:
         """Return the record of a stream."""
-        found: str | None = self._ask(stream, "read_record", stream)
+        found: StoredRecord | None = self._ask(stream, "read_record", stream)
         return found
 
     def read_state(self, stream: str) -> StoredState | None:
@@ -84,10 +83,10 @@ class RemoteStore:
         found: list[str] = self._ask(stream, "read_events", stream, limit)
         return found
 
-    def list_records(self, after: str, limit: int) -> list[str]:
-        """Return the records of all partitions, in the order of their streams' names."""
-        found = [text for texts in self._ask_all("list_records", after, limit) for text in texts]
-        return sorted(found, key=lambda text: str(json.loads(text)["stream"]))[:limit]
+    def list_records(self, after: str, limit: int) -> list[tuple[str, StoredRecord]]:
+        """Return the names and records of the streams of all partitions, in the order of the names."""
+        found = [pair for pairs in self._ask_all("list_records", after, limit) for pair in pairs]
+        return sorted(found, key=lambda pair: str(pair[0]))[:limit]
 
     def count_health(self) -> dict[str, int]:
         """Return the number of streams of each health, in all partitions."""

@@ -17,6 +17,7 @@ from lmr.core.errors import LmrError
 from lmr.service.engine import requests
 
 _REASONS: dict[type[requests.Refused], tuple[int, str]] = {
+    requests.StreamLimit: (403, "too_many_streams"),
     requests.UnknownStream: (404, "unknown_stream"),
     requests.KeyInFlight: (409, "key_in_flight"),
     requests.CannotDo: (409, "cannot_do"),
@@ -24,6 +25,7 @@ _REASONS: dict[type[requests.Refused], tuple[int, str]] = {
     requests.KeyReused: (422, "key_reused"),
     requests.QueueFull: (429, "queue_full"),
     requests.ComputeFailed: (500, "internal"),
+    requests.StreamDamaged: (500, "stream_damaged"),
     requests.NotReady: (503, "not_ready"),
     requests.StoreFailed: (503, "store_failed"),
     requests.DeadlinePassed: (504, "deadline_passed"),
@@ -31,6 +33,7 @@ _REASONS: dict[type[requests.Refused], tuple[int, str]] = {
 _DESCRIPTIONS = {  # for the description of the API
     400: "The request is malformed.",
     401: "The token is missing or wrong.",
+    403: "The service has as many streams as --max-streams allows.",
     404: "There is no such stream.",
     409: "A request with this key is being served; or the stream has moved to another replica, and the request can be "
     "sent again; or this cannot be done now.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -67,6 +68,7 @@ class Batch:
     time: float  # Unix time
     epoch: int  # of the committer
     take_number: Callable[[], int]  # for changes and events
+    room: int = sys.maxsize  # new streams that may be created
     transaction: Transaction = field(default_factory=Transaction)
     events: list[ServiceEvent] = field(default_factory=list)
     records: list[tuple[str, StreamRecord]] = field(default_factory=list)  # with the health before
@@ -74,9 +76,13 @@ class Batch:
     steps: int = 0
     seconds: float = 0.0
 
+    def stamp(self, record: StreamRecord) -> StreamRecord:
+        """Return a changed record with its time and number."""
+        return replace(record, updated=self.time, change=self.take_number())
+
     def change(self, before: str, record: StreamRecord) -> StreamRecord:
         """Add a changed record, with the ``before`` health of its stream; return it with its time and number."""
-        record = replace(record, updated=self.time, change=self.take_number())
+        record = self.stamp(record)
         self.records.append((before, record))
         return record
 

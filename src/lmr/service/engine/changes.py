@@ -44,6 +44,10 @@ class ChangeLog:
         while len(self.records) > MOST_STREAMS:
             self._lost = max(self._lost, self.records.popitem(last=False)[1].change)
 
+    def count(self) -> int:
+        """Return the number of streams."""
+        return sum(self.by_health.values())
+
     def recount(self, by_health: Mapping[str, int]) -> None:
         """Set the number of streams by health, for a store that other engines change too."""
         self.by_health = Counter(by_health)

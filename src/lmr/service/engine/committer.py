@@ -89,6 +89,12 @@ class Committer:
         """Return the number of requests that were answered and are not committed."""
         return sum(len(change.steps) for change in self._pending.streams.values())
 
+    def count_new(self) -> int:
+        """Return the number of streams that were created, less those that were deleted, and are not published yet."""
+        batches = [commit.batch for commit in self._commits if commit.batch is not None]
+        pairs = [pair for batch in batches for pair in batch.records]
+        return sum(not before for before, _ in pairs) - sum(record.health == DELETED for _, record in pairs)
+
     def count_in_flight(self) -> int:
         """Return the number of requests that were computed and are not answered."""
         return sum(not job.early for commit in self._commits if commit.batch is not None for job in commit.batch.jobs)
@@ -242,8 +248,9 @@ class Committer:
     def _publish_stored(self, streams: set[str]) -> None:
         """Publish the stored records of streams whose published record was rolled back."""
         for record in [record for stream, record in self._log.records.items() if stream in streams]:
-            text = self._store.read_record(record.stream)
-            stored = StreamRecord(record.stream, health=DELETED) if text is None else StreamRecord.from_json(text)
+            found = self._store.read_record(record.stream)
+            gone = StreamRecord(record.stream, health=DELETED)
+            stored = gone if found is None else StreamRecord.read(record.stream, found)
             self._log.publish([], [(record.health, stored)])
 
     def _try_store(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.service.engine.records import StreamRecord
 from lmr.service.engine.requests import CannotDo, StreamAction
+from lmr.watch.stream_watch import StreamWatch
 from lmr.watch.watched import Watched
 
 MOST_SHARES = 20  # predicted classes that are listed
@@ -84,20 +85,19 @@ class Compute:
             )
         return answers
 
-    @contextmanager
-    def keep(self, rows: Sequence[int]) -> Iterator[None]:
-        """Restore the states of these rows if anything fails within this context."""
-        before = self._inner.state_dict(rows) if rows else {}
-        watches = [self._watched.watches[row] for row in rows] if self._watched else []
-        try:
-            yield
-        except BaseException:
-            if rows:
-                self._inner.load_state_dict(before, rows)
-            if self._watched:
-                for row, watch in zip(rows, watches, strict=True):
-                    self._watched.watches[row] = watch
-            raise
+    def copy(self, rows: Sequence[int]) -> list[Callable[[], None]]:
+        """Return for each row a function that restores its present state."""
+        state = self._inner.state_dict(rows) if rows else {}
+        return [partial(self._restore, row, place, state, self._find_watch(row)) for place, row in enumerate(rows)]
+
+    def _find_watch(self, row: int) -> StreamWatch | None:
+        return self._watched.watches[row] if self._watched else None
+
+    def _restore(self, row: int, place: int, state: Mapping[str, Any], watch: StreamWatch | None) -> None:
+        own = {key: value[place : place + 1] for key, value in state["tensors"].items()}
+        self._inner.load_state_dict({**state, "tensors": own}, [row])
+        if self._watched and watch is not None:
+            self._watched.watches[row] = watch
 
     def clear(self, row: int) -> None:
         """Clear a row for another stream; nothing of the former one is left, not even an undo."""

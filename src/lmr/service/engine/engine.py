@@ -179,8 +179,8 @@ class Engine:
             with self._changed:
                 record = None if self._store.shared else self._log.records.get(stream)
             if record is None:
-                text = self._store.read_record(stream)
-                record = None if text is None else StreamRecord.from_json(text)
+                stored = self._store.read_record(stream)
+                record = None if stored is None else StreamRecord.read(stream, stored)
             if record is None or record.health == DELETED:
                 raise UnknownStream(f"There is no stream {stream!r}.")
             notes = [StepNote.from_json(text) for text in self._store.read_steps(stream)]
@@ -204,7 +204,7 @@ class Engine:
         with self._reading():
             found: list[StreamRecord] = []
             while True:
-                stored = [StreamRecord.from_json(text) for text in self._store.list_records(after, limit)]
+                stored = [StreamRecord.read(*pair) for pair in self._store.list_records(after, limit)]
                 end = stored[-1].stream if len(stored) == limit else None  # beyond it, the store may have more
                 with self._changed:
                     recent = {} if self._store.shared else self._log.records  # other engines change a shared store, too
@@ -401,6 +401,7 @@ class Engine:
             time=time.time(),
             epoch=committer.epoch,
             take_number=self._log.take_number,
+            room=self.settings.max_streams - self._log.count() - committer.count_new(),
         )
 
     def _find_pause(self) -> float | None:

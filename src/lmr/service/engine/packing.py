@@ -20,7 +20,8 @@ from lmr.core.state import decode_state, encode_state, join_header, split_header
 from lmr.service.engine.compute import ServedMethod
 from lmr.service.store.stored_types import StoredState
 from lmr.watch.signals import Tally
-from lmr.watch.stream_watch import PREFIX, StreamWatch, pack_events, pack_watch
+from lmr.watch.stream_watch import StreamWatch
+from lmr.watch.watch_file import PREFIX, pack_events, pack_watch
 from lmr.watch.watched import Watched
 
 Written = dict[str, Any]  # the parts in the store, as the immutable values that they were made of

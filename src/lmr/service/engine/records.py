@@ -12,6 +12,7 @@ from lmr.service.store.stored_types import StoredRecord
 
 MEMORY = 256  # labelled images over which the running accuracy is averaged
 DELETED = "deleted"  # the health of a deleted stream in the list of changes
+DAMAGED = "damaged"  # the health of a stream whose stored record cannot be read
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,17 @@ class StreamRecord(JsonText):
     def store(self) -> StoredRecord:
         """Return the record in its stored form."""
         return StoredRecord(self.health, self.change, self.to_json())
+
+    @classmethod
+    def read(cls, stream: str, stored: StoredRecord) -> StreamRecord:
+        """Return a stored record; if it cannot be read, one with the health "damaged"."""
+        try:
+            found = cls.from_json(stored.content)
+            if found.stream == stream:
+                return found
+        except ValueError:
+            pass
+        return cls(stream, health=DAMAGED, adapts=False)
 
     def describe(self, resident: bool, waiting: int) -> StreamStatus:
         """Return the status of the stream."""

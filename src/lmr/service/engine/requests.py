@@ -142,12 +142,20 @@ class TooManyStreams(NotReady):
     """All rows of the method are in use, and there is no store to which a stream could be moved."""
 
 
+class StreamLimit(Refused):
+    """The service has as many streams as it may have."""
+
+
 class BadInput(Refused):
     """The input is invalid: images of a wrong shape, a state that does not fit, or labels of unknown classes."""
 
 
 class ComputeFailed(Refused):
     """The method failed on the request; the stream is unchanged."""
+
+
+class StreamDamaged(Refused):
+    """What is stored of the stream cannot be used; it can be deleted."""
 
 
 class StoreFailed(Refused):

@@ -26,6 +26,8 @@ from lmr.service.engine.requests import (
     StepAnswer,
     StepRequest,
     StoreFailed,
+    StreamDamaged,
+    StreamLimit,
     StreamTask,
     TooManyStreams,
     UnknownStream,
@@ -35,7 +37,7 @@ from lmr.service.engine.status import ACTION_MESSAGES, describe_health
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.store import MOST_STEPS
 from lmr.service.store.store_interface import StateStore
-from lmr.service.store.stored_types import KeptAnswer, StreamChange, Transaction
+from lmr.service.store.stored_types import Claim, DamagedText, KeptAnswer, StreamChange, Transaction
 
 POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
 FEW_NOTES = 8  # kept in memory where the store has the others
@@ -50,8 +52,19 @@ class _Turn:
 
     job: Job
     resident: Resident
+    record: StreamRecord  # after the request
     answer: RowAnswer = _EMPTY
     earlier: dict[int, dict[int, int]] = field(default_factory=dict)  # frozen answers to images of earlier requests
+    restore_row: Callable[[], None] = lambda: None
+
+    def begin(self, restore_row: Callable[[], None]) -> None:
+        """Remember how to undo what follows."""
+        self.restore_row, self._waiting = restore_row, self.resident.waiting
+
+    def undo(self) -> None:
+        """Make the stream what it was before the request."""
+        self.restore_row()
+        self.resident.waiting = self._waiting
 
 
 class Worker:
@@ -79,26 +92,25 @@ class Worker:
         steps, answers, tasks = [], [], []
         for job in batch.jobs:
             try:
-                turn = _Turn(job, self._admit(job, batch))
+                resident = self._admit(job, batch)
             except (Refused, LmrError, sqlite3.Error, OSError) as error:
                 batch.refuse(job, error)
                 continue
+            turn = _Turn(job, resident, resident.record)
             if not isinstance(job.task, StepRequest):
                 tasks.append(turn)
-            elif job.task.mode == "adapt" and batch.adapt and not job.overloaded:
+            elif _may_adapt(job, batch):
                 steps.append(turn)
             else:
                 answers.append(turn)
-        adapt = self._step_counted if self.settings.step else partial(self._give_answers, self._compute.step)
-        steps = self._try_all(adapt, steps, batch)
+        steps = self._try_all(self._adapt, steps, batch)
         answers = self._try_all(partial(self._give_answers, self._compute.answer), answers, batch)
         batch.images = sum(turn.job.images for turn in steps + answers)  # failed ones took no time
         batch.seconds = self._clock() - started
-        records = self._compute.describe([(turn.resident.row, _count_step(turn)) for turn in steps])
-        for turn, record in zip(steps, records, strict=True):
-            self._finish_step(turn, record, batch)
+        for turn in steps:
+            self._finish(self._finish_step, turn, batch)
         for turn in answers:
-            self._finish_answer(turn, batch)
+            self._finish(self._finish_answer, turn, batch)
         for turn in tasks:
             self._do_task(turn.job, turn.resident, batch)
         if self._at_once:
@@ -143,13 +155,20 @@ class Worker:
         if not resident.exists and not (creates and self.settings.create == "auto"):
             hint = "; streams are not created here (--create never)" if self.settings.create == "never" else ""
             raise UnknownStream(f"There is no stream {job.stream!r}{hint}.")
+        if not resident.exists and (not isinstance(job.task, StepRequest) or _may_adapt(job, batch)):
+            if batch.room <= 0:
+                raise StreamLimit(
+                    f"There is no room for the new stream {job.stream!r}: this service has as many as it may have "
+                    f"({self.settings.max_streams}); delete one, or raise --max-streams."
+                )
+            batch.room -= 1
         return resident
 
     def _bring(self, job: Job, batch: Batch) -> Resident:
         """Make a stream resident: as it is in the store, or in its initial state."""
         claim, row = self.store.claim(job.stream), self._find_row(batch)
         try:
-            resident = None if claim.record is None else self._load(job, row, StreamRecord.from_json(claim.record))
+            resident = self._load(job, row, claim)
             if resident is None:
                 self._compute.clear(row)
                 (record,) = self._compute.describe([(row, StreamRecord(job.stream))])
@@ -161,18 +180,24 @@ class Worker:
         self.residents.add(job.stream, resident)
         return resident
 
-    def _load(self, job: Job, row: int, record: StreamRecord) -> Resident | None:
+    def _load(self, job: Job, row: int, claim: Claim) -> Resident | None:
+        """Return a stream as it is in the store, or None; one that is damaged can be deleted, and nothing else."""
         try:
-            state = self.store.read_state(job.stream)
-            if state is None:
+            record = None if claim.record is None else StreamRecord.from_json(claim.record.content)
+            state = None if record is None else self.store.read_state(job.stream)
+            if record is None or state is None:
                 return None
             waiting, written = self._packer.unpack(row, state)
             # Where a request is a step, nothing waits for one: images of an earlier --step N are not kept any longer.
             return Resident(row, record, True, waiting if self.settings.step else [], written)
-        except LmrError:
+        except (ValueError, DamagedText) as error:  # also of pydantic and of the watch
             if isinstance(job.task, StreamTask) and job.task.action == "delete":
-                return Resident(row, record, True)  # a stream with a damaged state can be deleted
-            raise
+                assert claim.record is not None
+                return Resident(row, StreamRecord(job.stream, health=claim.record.health), True)
+            raise StreamDamaged(
+                f"What is stored of stream {job.stream!r} is damaged ({error}); restore the store from a copy, or "
+                "delete the stream."
+            ) from error
 
     def _find_row(self, batch: Batch) -> int:
         row = self.residents.take_row()
@@ -192,16 +217,38 @@ class Worker:
 
     def _try_all(self, serve: Callable[[list[_Turn]], None], turns: list[_Turn], batch: Batch) -> list[_Turn]:
         """Serve requests together, or if that fails each alone; return those that were answered."""
+        for turn, restore in zip(turns, self._compute.copy([turn.resident.row for turn in turns]), strict=True):
+            turn.begin(restore)
         try:
-            with self._compute.keep([turn.resident.row for turn in turns]):
-                serve(turns)
+            serve(turns)
             return turns
         except Exception as error:
+            for turn in turns:
+                turn.undo()
             if len(turns) > 1:
                 return [done for turn in turns for done in self._try_all(serve, [turn], batch)]
             LOGGER.exception("A request of stream %r failed", turns[0].job.stream)
             batch.refuse(turns[0].job, error)
             return []
+
+    def _finish(self, finish: Callable[[_Turn, Batch], None], turn: _Turn, batch: Batch) -> None:
+        """Finish a request that was computed; one that fails is undone, and the others are not touched."""
+        try:
+            finish(turn, batch)
+        except Exception as error:
+            LOGGER.exception("A request of stream %r failed", turn.job.stream)
+            turn.undo()
+            batch.refuse(turn.job, error)
+
+    def _adapt(self, turns: list[_Turn]) -> None:
+        """Adapt on the images, answer them, and describe the streams afterwards."""
+        if self.settings.step:
+            self._step_counted(turns)
+        else:
+            self._give_answers(self._compute.step, turns)
+        records = self._compute.describe([(turn.resident.row, _count_step(turn)) for turn in turns])
+        for turn, record in zip(turns, records, strict=True):
+            turn.record = record
 
     def _give_answers(self, compute: Callable[[Inputs], list[RowAnswer]], turns: list[_Turn]) -> None:
         answers = compute([(turn.resident.row, turn.job.task.images) for turn in turns])
@@ -222,24 +269,26 @@ class Worker:
         for one in counted:
             one.finish()
 
-    def _finish_step(self, turn: _Turn, record: StreamRecord, batch: Batch) -> None:
-        job, resident, answer = turn.job, turn.resident, turn.answer
+    def _finish_step(self, turn: _Turn, batch: Batch) -> None:
+        """Add the results of a step to the batch, after all that can fail."""
+        job, resident, answer, record = turn.job, turn.resident, turn.answer, batch.stamp(turn.record)
         request: StepRequest = job.task
         note = _make_note(request, record, answer)
-        record = self._note_change(resident, record, batch)
         given = self._make_answer(job, record, answer, batch, saved=self._at_once)
         notes = {note.seq: note}
         for seq, frozen in turn.earlier.items():
             if (found := self._find_note(resident, seq)) is not None:
                 notes[seq] = replace(found, frozen=found.frozen | frozen)
-        self._keep_notes(resident, notes)
         kept = [] if request.key is None else [self._keep_answer(request.key, request.digest, given)]
         change = StreamChange(record.store(), steps={seq: one.to_json() for seq, one in notes.items()}, answers=kept)
+        messages = [describe_health(event) for event in answer.events]
+        self._note_change(resident, record, batch)
+        self._keep_notes(resident, notes)
         batch.finish(job, given, change)
         batch.steps += answer.stepped
-        for event in answer.events:
+        for event, message in zip(answer.events, messages, strict=True):
             health, signals = (event["before"], event["after"]), {**event["signals"], "alarms": list(event["alarms"])}
-            batch.add_event(job.stream, "health", health, describe_health(event), signals)
+            batch.add_event(job.stream, "health", health, message, signals)
 
     def _finish_answer(self, turn: _Turn, batch: Batch) -> None:
         """Add an answer without a step: the stream is unchanged, but an answer with a key is stored."""
@@ -279,12 +328,10 @@ class Worker:
 
     # Records and notes.
 
-    def _note_change(self, resident: Resident, record: StreamRecord, batch: Batch) -> StreamRecord:
-        """Give a resident whose state has changed its new record."""
-        before = resident.record.health if resident.exists else ""
-        resident.record = batch.change(before, record)
-        resident.exists, resident.changed = True, self._durable
-        return resident.record
+    def _note_change(self, resident: Resident, record: StreamRecord, batch: Batch) -> None:
+        """Give a resident whose state has changed its new record, which has its time and number."""
+        batch.records.append((resident.record.health if resident.exists else "", record))
+        resident.record, resident.exists, resident.changed = record, True, self._durable
 
     def _find_note(self, resident: Resident, seq: int) -> StepNote | None:
         if seq in resident.notes:
@@ -302,22 +349,24 @@ class Worker:
 
     def _do_task(self, job: Job, resident: Resident, batch: Batch) -> None:
         """Do the task of a job; a task that fails changes nothing."""
+        (restore,), waiting = self._compute.copy([resident.row]), resident.waiting
         try:
             if job.task.action == "read":
                 batch.answer(job, self.method.dump([resident.row]))
                 return
             if not batch.adapt:
                 raise StoreFailed("The store cannot be written, so nothing was changed; try again later.")
-            with self._compute.keep([resident.row]):
-                if job.task.action == "label":
-                    self._add_labels(job, resident, batch)
-                elif job.task.action == "write":
-                    self._write_state(job, resident, batch)
-                elif job.task.action == "delete":
-                    self._delete(job, resident, batch)
-                else:
-                    self._act(job, resident, batch)
+            if job.task.action == "label":
+                self._add_labels(job, resident, batch)
+            elif job.task.action == "write":
+                self._write_state(job, resident, batch)
+            elif job.task.action == "delete":
+                self._delete(job, resident, batch)
+            else:
+                self._act(job, resident, batch)
         except Exception as error:
+            restore()
+            resident.waiting = waiting
             batch.refuse(job, error)
 
     def _act(self, job: Job, resident: Resident, batch: Batch) -> None:
@@ -339,7 +388,8 @@ class Worker:
         """Record that an operator changed the state of a stream."""
         before = resident.record
         (after,) = self._compute.describe([(resident.row, before)])
-        record = self._note_change(resident, after, batch)
+        record = batch.stamp(after)
+        self._note_change(resident, record, batch)
         batch.finish(job, record, StreamChange(record.store()))
         batch.add_event(job.stream, "operator", (before.health, record.health), message, record.signals)
 
@@ -418,6 +468,11 @@ class _CountedRequest:
         frozen = self._frozen.pop(self._seq, {})
         self._turn.answer = replace(self._last, logits=torch.cat(self.logits), frozen=frozen)
         self._turn.earlier, self._turn.resident.waiting = self._frozen, self.waiting
+
+
+def _may_adapt(job: Job, batch: Batch) -> bool:
+    """Return True for a request that adapts its stream: it asks for it, and there is time and a store for it."""
+    return bool(job.task.mode == "adapt") and batch.adapt and not job.overloaded
 
 
 def _count_step(turn: _Turn) -> StreamRecord:

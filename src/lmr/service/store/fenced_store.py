@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Mapping
 
+from lmr.service.store.schema import seal
 from lmr.service.store.store import Refusals, Store, WriteBlock
 from lmr.service.store.stored_types import Claim, KeptAnswer, StoredEvent, Transaction
 
@@ -62,7 +63,7 @@ class FencedStore(Store):
         The same event is there already where a commit is made a second time, as it is after the death of its store.
         """
         found = database.execute("SELECT stream, content FROM events WHERE number = ?", (event.number,)).fetchall()
-        if found in ([], [(event.stream, event.content)]):
+        if found in ([], [(event.stream, seal(event.content))]):
             return event.number
         ((last,),) = database.execute("SELECT MAX(number) FROM events").fetchall()
         return int(last) + 1

@@ -1,12 +1,14 @@
-"""The tables of the store, and the connection to it."""
+"""The tables of the store, the connection to it, and the checksums of its texts."""
 
 from __future__ import annotations
 
 import sqlite3
+import zlib
 from pathlib import Path
 
-VERSION = 1
+VERSION = 2
 
+# Every text that the engine reads back (record, watch, note, content of answers and events) is stored by ``seal``.
 TABLES = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS streams (
@@ -14,7 +16,7 @@ CREATE TABLE IF NOT EXISTS streams (
     record TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS states (
-    stream INTEGER PRIMARY KEY, sum INTEGER NOT NULL, watch TEXT NOT NULL, content BLOB NOT NULL
+    stream INTEGER PRIMARY KEY, watch TEXT NOT NULL, content BLOB NOT NULL
 );
 CREATE TABLE IF NOT EXISTS parts (
     stream INTEGER NOT NULL, name TEXT NOT NULL, content BLOB NOT NULL, UNIQUE (stream, name)
@@ -37,6 +39,7 @@ def connect(path: Path | None) -> sqlite3.Connection:
     """Return a connection whose commits survive a power cut, to memory if ``path`` is None."""
     where = ":memory:" if path is None else str(path)
     made = sqlite3.connect(where, timeout=10.0, isolation_level=None, check_same_thread=False)
+    made.text_factory = lambda content: content.decode("utf-8", "replace")  # a damaged text must not fail a whole list
     try:
         made.execute("PRAGMA journal_mode=WAL")
         made.execute("PRAGMA synchronous=FULL")
@@ -45,3 +48,16 @@ def connect(path: Path | None) -> sqlite3.Connection:
         made.close()
         raise
     return made
+
+
+def seal(text: str, content: bytes = b"") -> str:
+    """Return a text as it is stored: behind a checksum of itself and of the ``content`` that belongs to it."""
+    return f"{zlib.crc32(text.encode(), zlib.crc32(content)):08x}{text}"
+
+
+def unseal(stored: object, content: object = b"") -> str | None:
+    """Return the text of ``seal``; None if it or the content is damaged."""
+    if not isinstance(stored, str) or not isinstance(content, bytes):
+        return None
+    text = stored[8:]
+    return text if stored == seal(text, content) else None

@@ -9,15 +9,23 @@ import contextlib
 import os
 import sqlite3
 import threading
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock
-from lmr.service.store.schema import OF_STREAM, TABLES, VERSION, connect
-from lmr.service.store.stored_types import Claim, KeptAnswer, StoredEvent, StoredState, StreamChange, Transaction
+from lmr.service.store.schema import OF_STREAM, TABLES, VERSION, connect, seal, unseal
+from lmr.service.store.stored_types import (
+    Claim,
+    DamagedText,
+    KeptAnswer,
+    StoredEvent,
+    StoredRecord,
+    StoredState,
+    StreamChange,
+    Transaction,
+)
 
 MOST_EVENTS = 10_000  # kept of all streams
 MOST_STEPS = 200  # notes of requests, kept of each stream
@@ -56,6 +64,7 @@ class Store:
             raise LmrError(f"Cannot use the store {str(self.path)!r}: {error}; give another --state-dir.") from error
         if self.path is None:
             self._reading = self._writing
+        self._file = self._find_file()
 
     # Writing.
 
@@ -70,6 +79,7 @@ class Store:
         which are served elsewhere or whose request was applied before; there are none unless the store is shared.
         """
         with self._writing, WriteBlock(self._writer) as database:
+            self._check_file()
             refused = self._find_refused(database, transaction)
             for stream, change in transaction.streams.items():
                 if stream not in refused:
@@ -78,7 +88,7 @@ class Store:
             for event in events:
                 number = self._choose_number(database, event)
                 database.execute(
-                    "INSERT OR REPLACE INTO events VALUES (?, ?, ?)", (number, event.stream, event.content)
+                    "INSERT OR REPLACE INTO events VALUES (?, ?, ?)", (number, event.stream, seal(event.content))
                 )
             if events:
                 database.execute(
@@ -91,6 +101,7 @@ class Store:
     def probe(self, size: int) -> None:
         """Write and remove ``size`` bytes; sqlite3.Error or OSError if the disk does not take them."""
         with self._writing:
+            self._check_file()
             with WriteBlock(self._writer) as database:
                 database.execute("INSERT INTO probes VALUES (zeroblob(?))", (max(1, size),))
             with WriteBlock(self._writer) as database:
@@ -105,52 +116,55 @@ class Store:
 
     # Reading: what was committed.
 
-    def read_record(self, stream: str) -> str | None:
+    def read_record(self, stream: str) -> StoredRecord | None:
         """Return the record of a stream."""
-        found = self._ask("SELECT record FROM streams WHERE name = ?", stream)
-        return None if not found else str(found[0][0])
+        found = self._ask("SELECT health, change, record FROM streams WHERE name = ?", stream)
+        return _make_record(*found[0]) if found else None
 
     def read_state(self, stream: str) -> StoredState | None:
-        """Return the state of a stream with all its parts; LmrError if its bytes were damaged."""
+        """Return the state of a stream with all its parts; DamagedText if its bytes were damaged."""
         with self._reading:
-            found = self._ask("SELECT stream, sum, watch, content FROM states WHERE stream = (" + _ID + ")", stream)
+            found = self._ask("SELECT stream, watch, content FROM states WHERE stream = (" + _ID + ")", stream)
             if not found:
                 return None
-            ((number, checksum, watch, content),) = found
+            ((number, sealed, content),) = found
             parts: dict[str, bytes | None] = dict(self._ask("SELECT name, content FROM parts WHERE stream = ?", number))
-        if zlib.crc32(content) != checksum:
-            raise LmrError(
-                f"The state of stream {stream!r} in the store is damaged; restore the store from a copy, or delete the "
-                "stream."
-            )
+        watch = unseal(sealed, content)
+        if watch is None:
+            raise DamagedText(f"the state of stream {stream!r} does not have its checksum")
         return StoredState(content, watch, parts)
 
     def read_step(self, stream: str, seq: int) -> str | None:
-        """Return the note of one request."""
+        """Return the note of one request; None also if it is damaged."""
         found = self._ask("SELECT note FROM steps WHERE stream = (" + _ID + ") AND seq = ?", stream, seq)
-        return None if not found else str(found[0][0])
+        return unseal(found[0][0]) if found else None
 
     def read_steps(self, stream: str) -> list[str]:
-        """Return the notes of the last requests, oldest first."""
-        query = "SELECT note FROM steps WHERE stream = (" + _ID + ") ORDER BY seq"
-        return [str(note) for (note,) in self._ask(query, stream)]
+        """Return the notes of the last requests, oldest first, without damaged ones."""
+        return _unseal_all(self._ask("SELECT note FROM steps WHERE stream = (" + _ID + ") ORDER BY seq", stream))
 
     def read_answer(self, stream: str, key: str) -> KeptAnswer | None:
-        """Return the answer that is kept under a key."""
+        """Return the answer that is kept under a key; DamagedText if its bytes were damaged."""
         query = "SELECT key, digest, content FROM answers WHERE stream = (" + _ID + ") AND key = ?"
         found = self._ask(query, stream, key)
-        return KeptAnswer(*found[0]) if found else None
+        if not found:
+            return None
+        ((_, digest, sealed),) = found
+        content = unseal(sealed)
+        if content is None:  # to apply the request again would be worse
+            raise DamagedText(f"the answer under the key {key!r} of stream {stream!r} does not have its checksum")
+        return KeptAnswer(key, digest, content)
 
     def read_events(self, stream: str | None = None, limit: int = 100) -> list[str]:
-        """Return the last events, of one stream or of all, oldest first."""
+        """Return the last events, of one stream or of all, oldest first, without damaged ones."""
         which, values = ("", []) if stream is None else ("WHERE stream = ? ", [stream])
         query = f"SELECT content FROM events {which}ORDER BY number DESC LIMIT ?"
-        return [str(content) for (content,) in reversed(self._ask(query, *values, limit))]
+        return _unseal_all(reversed(self._ask(query, *values, limit)))
 
-    def list_records(self, after: str, limit: int) -> list[str]:
-        """Return the records of streams whose names come after ``after``, in the order of the names."""
-        query = "SELECT record FROM streams WHERE name > ? ORDER BY name LIMIT ?"
-        return [str(record) for (record,) in self._ask(query, after, limit)]
+    def list_records(self, after: str, limit: int) -> list[tuple[str, StoredRecord]]:
+        """Return the names and records of streams whose names come after ``after``, in the order of the names."""
+        query = "SELECT name, health, change, record FROM streams WHERE name > ? ORDER BY name LIMIT ?"
+        return [(name, _make_record(*rest)) for name, *rest in self._ask(query, after, limit)]
 
     def count_health(self) -> dict[str, int]:
         """Return the number of streams of each health."""
@@ -171,6 +185,21 @@ class Store:
         return sum(path.stat().st_size for path in paths if path.exists())
 
     # Internals.
+
+    def _find_file(self) -> tuple[int, int] | None:
+        """Return what tells the file from any other, also one of the same name; None if there is none."""
+        try:
+            found = None if self.path is None else self.path.stat()
+        except FileNotFoundError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
+
+    def _check_file(self) -> None:
+        """Raise an OSError if the file was removed or replaced: SQLite would go on writing to what nobody can open."""
+        if self._find_file() != self._file:
+            raise OSError(
+                f"the file {str(self.path)!r} was removed or replaced; put it back, or start the service again"
+            )
 
     def _find_refused(self, database: sqlite3.Connection, transaction: Transaction) -> Refusals:
         """Return the streams whose changes must not be written."""
@@ -200,8 +229,8 @@ class Store:
             raise LmrError(f"{str(self.path)!r} is a database, but not a store of lmr; give another --state-dir.")
         if stored["version"] != str(VERSION):
             raise LmrError(
-                f"The store {str(self.path)!r} has format {stored['version']}, this lmr reads {VERSION}; upgrade lmr, "
-                "or give another --state-dir."
+                f"The store {str(self.path)!r} has format {stored['version']}, this lmr reads {VERSION}; use the lmr "
+                "that wrote it, or give another --state-dir."
             )
         for name, value in self.identity.items():
             if stored.get(name) != value:
@@ -212,6 +241,14 @@ class Store:
 
 
 _ID = "SELECT id FROM streams WHERE name = ?"
+
+
+def _make_record(health: object, change: object, sealed: object) -> StoredRecord:
+    return StoredRecord(str(health), change if isinstance(change, int) else 0, unseal(sealed) or "")
+
+
+def _unseal_all(rows: Iterable[tuple[object]]) -> list[str]:
+    return [text for (sealed,) in rows if (text := unseal(sealed)) is not None]
 
 
 class WriteBlock:
@@ -256,14 +293,14 @@ def _write_change(database: sqlite3.Connection, stream: str, change: StreamChang
     ((number,),) = database.execute(
         "INSERT INTO streams (name, health, change, record) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
         "health = excluded.health, change = excluded.change, record = excluded.record RETURNING id",
-        (stream, record.health, record.change, record.content),
+        (stream, record.health, record.change, seal(record.content)),
     ).fetchall()
     if change.state is not None:
         _write_state(database, number, change.state)
     if change.steps:
         database.executemany(
             "INSERT OR REPLACE INTO steps VALUES (?, ?, ?)",
-            [(number, seq, note) for seq, note in change.steps.items()],
+            [(number, seq, seal(note)) for seq, note in change.steps.items()],
         )
         last = max(change.steps) - MOST_STEPS
         database.execute("DELETE FROM steps WHERE stream = ? AND seq <= ?", (number, last))
@@ -273,9 +310,9 @@ def _write_change(database: sqlite3.Connection, stream: str, change: StreamChang
 
 def _write_state(database: sqlite3.Connection, number: int, state: StoredState) -> None:
     database.execute(
-        "INSERT INTO states VALUES (?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE SET "
-        "sum = excluded.sum, watch = excluded.watch, content = excluded.content",
-        (number, zlib.crc32(state.content), state.watch, state.content),
+        "INSERT INTO states VALUES (?, ?, ?) ON CONFLICT (stream) DO UPDATE SET "
+        "watch = excluded.watch, content = excluded.content",
+        (number, seal(state.watch, state.content), state.content),
     )
     for name, content in state.parts.items():
         if content is None:
@@ -285,7 +322,7 @@ def _write_state(database: sqlite3.Connection, number: int, state: StoredState) 
 
 
 def _write_answers(database: sqlite3.Connection, number: int, answers: Sequence[KeptAnswer], keys: int) -> None:
-    rows = [(number, kept.key, kept.digest, kept.content) for kept in answers]
+    rows = [(number, kept.key, kept.digest, seal(kept.content)) for kept in answers]
     database.executemany("INSERT OR REPLACE INTO answers (stream, key, digest, content) VALUES (?, ?, ?, ?)", rows)
     database.execute(
         "DELETE FROM answers WHERE stream = ? AND number <= "

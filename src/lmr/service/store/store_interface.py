@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lmr.service.store.store import Refusals
-from lmr.service.store.stored_types import Claim, KeptAnswer, StoredState, Transaction
+from lmr.service.store.stored_types import Claim, KeptAnswer, StoredRecord, StoredState, Transaction
 
 
 class StateStore(Protocol):
@@ -35,7 +35,7 @@ class StateStore(Protocol):
     def close(self) -> None:
         """Close the store."""
 
-    def read_record(self, stream: str) -> str | None:
+    def read_record(self, stream: str) -> StoredRecord | None:
         """Return the record of a stream."""
 
     def read_state(self, stream: str) -> StoredState | None:
@@ -53,8 +53,8 @@ class StateStore(Protocol):
     def read_events(self, stream: str, limit: int = 100) -> list[str]:
         """Return the last events of a stream."""
 
-    def list_records(self, after: str, limit: int) -> list[str]:
-        """Return the records of streams in the order of their names."""
+    def list_records(self, after: str, limit: int) -> list[tuple[str, StoredRecord]]:
+        """Return the names and records of streams in the order of their names."""
 
     def count_health(self) -> dict[str, int]:
         """Return the number of streams of each health."""

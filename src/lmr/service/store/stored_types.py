@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass, field
+
+
+class DamagedText(sqlite3.DatabaseError):
+    """What is stored does not have its checksum; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,10 @@ class StoredState:
 
 @dataclass(frozen=True)
 class StoredRecord:
-    """The record of a stream as a JSON text, with the fields that lists and counts need."""
+    """The record of a stream as a JSON text, with the fields that lists and counts need.
+
+    When read, ``content`` is empty if the text is damaged: the stream can still be listed and deleted.
+    """
 
     health: str
     change: int
@@ -54,7 +62,7 @@ class KeptAnswer:
 class Claim:
     """The claim of an engine on a stream: its record, if it exists, and the epoch for its commits."""
 
-    record: str | None
+    record: StoredRecord | None
     epoch: int = 0
 
 
