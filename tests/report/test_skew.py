@@ -67,7 +67,7 @@ def test_mean_and_worst_over_dominant_classes(tmp_path: Path, measured: bool) ->
     """Rows from before these measures get them from their answers."""
     add_skewed(tmp_path, measured)
     (table,) = build(tmp_path)
-    assert table.title == "Skewed classes, 80 % one class: cifar10-c, openai/clip-vit-base-patch16"
+    assert table.title == "Against the frozen model, 80 % one class: cifar10-c, openai/clip-vit-base-patch16"
     assert table.name == "skew-80-one-class-cifar10-c-openai-clip-vit-base-patch16-s0"
     assert read_cells(table) == {"LMR": [pytest.approx(value) for value in EXPECTED]}
     assert "10 images of cifar10-c; fog; dominant classes 0, 1; seeds 1." in table.notes
@@ -93,15 +93,14 @@ def test_every_scenario_has_a_table_with_a_line_for_each_batch_size(tmp_path: Pa
     for spec in ("zeroshot()", LMR):
         add(tmp_path, spec, [], order={"kind": "shuffle"})
         add(tmp_path, spec, [], order={"kind": "shuffle"}, images=77)  # of another length
-    tables = {
-        table.title.removeprefix("Skewed classes, ").split(":")[0]: read_cells(table) for table in build(tmp_path)
-    }
-    assert list(tables) == ["balanced", "80 % one class", "80 % one class, after 5 clean images"]
+    titles = {table.title.removeprefix("Against the frozen model, ").split(":")[0]: table for table in build(tmp_path)}
+    tables = {title: read_cells(table) for title, table in titles.items()}
+    assert list(tables) == ["shuffled", "80 % one class", "80 % one class, after 5 clean images"]
     onset = tables["80 % one class, after 5 clean images"]
     assert list(onset) == ["TENT", "LMR (batch 64)", "LMR (batch 8)"]
     assert onset["LMR (batch 8)"][:2] == [pytest.approx(10), pytest.approx(10)]
     assert onset["TENT"] == [*[None] * 8, 0]
-    assert tables["balanced"]["LMR"] == [*[0] * 8, 1]
+    assert tables["shuffled"]["LMR"] == [*[0] * 8, 1]
 
 
 def test_severities_have_tables_of_their_own_and_share_clean_images(tmp_path: Path) -> None:
@@ -118,7 +117,7 @@ def test_skewed_streams_are_in_no_other_table(tmp_path: Path) -> None:
     runs = read_runs([tmp_path])
     assert [table.kind.value for table in build_tables(runs, gather(runs.rows))] == ["skew"]
     report = make_report([tmp_path], tmp_path / "out", figures=False)
-    assert "Skewed classes, 80 % one class" in report.page.read_text()
+    assert "Against the frozen model, 80 % one class" in report.page.read_text()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +128,7 @@ def test_skewed_streams_are_in_no_other_table(tmp_path: Path) -> None:
         ({"majority": "0.8", "dominant": "1+3+4"}, "80 % 3 classes"),
         ({"majority": "0.6", "dominant": "1>3"}, "60 % one class, which changes"),
         ({"tail": "0.6", "dominant": "1"}, "long tail 0.6"),
-        ({"kind": "shuffle", "onset": "300"}, "balanced, after 300 clean images"),
+        ({"kind": "shuffle", "onset": "300"}, "shuffled, after 300 clean images"),
         ({"kind": "bursts", "onset": "300"}, "bursts, after 300 clean images"),
     ],
 )

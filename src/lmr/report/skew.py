@@ -13,8 +13,8 @@ import pandas as pd
 
 from lmr.bench.running.metrics import judge_classes
 from lmr.bench.running.row import Row
-from lmr.report.groups import SHUFFLE, RunGroup, Settings, split
-from lmr.report.life import World, find_worlds, identify_line
+from lmr.report.groups import SHUFFLE, RunGroup, Settings, sort_domains, split
+from lmr.report.life import ORDER_NAMES, World, find_worlds, identify_line
 from lmr.report.runs import Runs
 from lmr.report.selection import sort_groups, tell_apart
 from lmr.report.table import Cell, Column, Line, Table, TableKind
@@ -49,15 +49,13 @@ def name_scenario(order: Mapping[str, str]) -> str:
         '80 % two classes, after 300 clean images'
     """
     first, change, _ = order.get("dominant", "").partition(">")
-    if order["kind"] == SHUFFLE:
-        name = "balanced"
-    elif "tail" in order:
+    if "tail" in order:
         name = f"long tail {order['tail']}"
     elif "majority" in order:
         count = first.count("+") + 1
         name = f"{100 * float(order['majority']):g} % {COUNTS.get(count, f'{count} classes')}"
     else:
-        name = order["kind"]
+        name = ORDER_NAMES.get(order["kind"], order["kind"])
     name += ", which changes" if change else ""
     return name + (f", after {order['onset']} clean images" if "onset" in order else "")
 
@@ -70,7 +68,7 @@ def build_skew(runs: Runs, settings: Settings) -> list[Table]:
     tables = []
     for world in find_worlds(settings, lambda one: one.setting.skewed):
         lengths = {one.first.images for one in world.groups if one.setting.skewed}
-        groups = [one for one in world.groups if one.setting.skewed or _is_balanced(one, lengths)]
+        groups = [one for one in world.groups if one.setting.skewed or _is_shuffled(one, lengths)]
         several = len({one.setting.severity for one in groups} - {0}) > 1
         groups.sort(key=_place_scenario)
         for (scenario, _), members in split(groups, _identify_scenario).items():
@@ -81,7 +79,7 @@ def build_skew(runs: Runs, settings: Settings) -> list[Table]:
     return tables
 
 
-def _is_balanced(one: RunGroup, lengths: set[int]) -> bool:
+def _is_shuffled(one: RunGroup, lengths: set[int]) -> bool:
     return one.setting.order == SHUFFLE and not one.setting.stream.several and one.first.images in lengths
 
 
@@ -110,7 +108,7 @@ def _build(runs: Runs, world: World, scenario: str, groups: Sequence[RunGroup]) 
     if references:
         frozen = measured.loc[list(dict.fromkeys(references.values()))].mean()
         notes.append(f"The frozen model: {'; '.join(f'{MEASURES[key]} {frozen[key]:.1f} %' for key in MEASURES)}.")
-    title = f"Skewed classes, {scenario}"
+    title = f"Against the frozen model, {scenario}"
     return world.setting.make_table(TableKind.SKEW, title, COLUMNS, made, scenario, notes=tuple(notes))
 
 
@@ -139,8 +137,8 @@ def _make_line(
 
 
 def _describe_streams(rows: Sequence[Row]) -> str:
-    dominant = dict.fromkeys(row.order["dominant"] for row in rows if "dominant" in row.order)
-    facts = [f"{rows[0].images:,} images of {rows[0].dataset}", ", ".join(dict.fromkeys(row.domain for row in rows))]
+    dominant = sorted({row.order["dominant"] for row in rows if "dominant" in row.order})
+    facts = [f"{rows[0].images:,} images of {rows[0].dataset}", ", ".join(sort_domains(row.domain for row in rows))]
     facts += [f"dominant classes {', '.join(dominant)}"] if dominant else []
     facts += [f"seeds {', '.join(str(seed) for seed in sorted({row.seed for row in rows}))}"]
     return f"{'; '.join(facts)}."
