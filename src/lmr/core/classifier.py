@@ -59,7 +59,7 @@ class ZeroShot:
         if not isinstance(encoder, nn.Module):
             raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
         _check_prototypes(prototypes)
-        scale, bias = _read_number(logit_scale), _read_number(logit_bias)
+        scale, bias = read_number(logit_scale), read_number(logit_bias)
         if not 0 < scale < float("inf"):
             raise LmrError(f"Expected a positive logit scale (100 for CLIP), got {logit_scale!r}.")
         if not abs(bias) < float("inf"):
@@ -312,7 +312,7 @@ def digest_tensors(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _read_number(value: float | Tensor) -> float:
+def read_number(value: Any) -> float:
     """Return a number, also from NumPy or a tensor of one (``model.logit_scale.exp()``); NaN for anything else."""
     try:
         if isinstance(value, Tensor):

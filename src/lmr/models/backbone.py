@@ -15,7 +15,7 @@ from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.pixel_scale import PixelScale
-from lmr.core.placement import Device, find_placement, place_tower, read_target
+from lmr.core.placement import Device, Placement, find_placement, place_tower, read_target
 from lmr.core.text import TextReader, TextSide
 from lmr.models.facts import TITLES, ModelFacts
 from lmr.models.formats.export import Norms
@@ -67,16 +67,20 @@ class Backbone(ABC):
         width = getattr(config, "width", None) or getattr(config, "hidden_size", None)
         features = getattr(config, "features", width)
         shape = self.input_shape[1:] if len(self.input_shape) == 3 else self.input_shape
-        device, dtype = find_placement(self.encoder) or (torch.device("cpu"), torch.float32)
+        device, dtype = self.placement
         size = self.model_facts.architecture or (f"width {width}" if width else "")
         parts = (repr(self.name), size, "x".join(map(str, shape)) + (f" -> {features} features" if features else ""))
         return f"Backbone({', '.join(filter(None, parts))}, {device}, {str(dtype).removeprefix('torch.')})"
 
     @property
+    def placement(self) -> Placement:
+        """The device and the type of the frozen weights, and of the images the encoder takes."""
+        return find_placement(self.encoder) or (torch.device("cpu"), torch.float32)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The type of the frozen weights, and of the images the encoder takes."""
-        placement = find_placement(self.encoder)
-        return torch.float32 if placement is None else placement[1]
+        return self.placement[1]
 
     def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
         """Move both towers, in place, as ``ZeroShot.to`` does; classifiers made of them and their methods follow."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_inference_mode
+from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_inference_mode, read_number
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.pixel_scale import PixelScale
@@ -151,7 +151,8 @@ def _check_model(model: Any) -> tuple[float, float]:
         )
     if any(tensor.is_meta for tensor in model.parameters()):
         raise LmrError("The model has parameters without values (on the device 'meta'); load its weights first.")
-    logarithm, bias = (_read_number(getattr(model, key, None)) for key in ("logit_scale", "logit_bias"))
+    logarithm = read_number(model.logit_scale)
+    bias = 0.0 if getattr(model, "logit_bias", None) is None else read_number(model.logit_bias)
     if not abs(logarithm) <= 20:
         raise LmrError(
             f"Expected logit_scale as the logarithm of the scale (4.6 for a scale of 100), got {model.logit_scale!r}."
@@ -159,14 +160,6 @@ def _check_model(model: Any) -> tuple[float, float]:
     if not math.isfinite(bias):
         raise LmrError(f"Expected a finite number as logit_bias, got {model.logit_bias!r}.")
     return math.exp(logarithm), bias
-
-
-def _read_number(value: Any) -> float:
-    """Read a number, also from a tensor of one; return 0 for None, NaN for anything else."""
-    try:
-        return 0.0 if value is None else float(value.detach() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):
-        return math.nan
 
 
 def _read_pixels(model: Any) -> PixelScale | None:

@@ -69,7 +69,7 @@ class Check:
 
 def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]) -> list[Check]:
     """Run all checks: the image side, the text side, one step of adaptation, and the agreement with transformers."""
-    device, dtype = find_place(backbone.encoder)
+    device, dtype = backbone.placement
     tolerance = TOLERANCES.get(dtype, 1e-4)
     inputs = torch.stack([backbone.preprocess(image) for image in images]).to(device, dtype)
     groups: list[tuple[CheckKind, Callable[[], Iterator[Check]]]] = [
@@ -84,12 +84,6 @@ def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]
         except (LmrError, RuntimeError) as error:
             checks.append(Check(kind, False, _read_line(error)))
     return [*checks, _check_agreement(backbone, texts, inputs[: IMAGES // 2], tolerance)]
-
-
-def find_place(encoder: nn.Module) -> tuple[torch.device, torch.dtype]:
-    """Return the device and type of an encoder's weights, which its inputs must have too."""
-    first = next((t for t in encoder.parameters() if t.is_floating_point()), torch.empty(0))
-    return first.device, first.dtype
 
 
 def _read_line(error: Exception) -> str:

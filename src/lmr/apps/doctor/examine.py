@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from lmr.apps.doctor.checks import Check, CheckKind, choose_texts, draw_images, find_place, run_checks
+from lmr.apps.doctor.checks import Check, CheckKind, choose_texts, draw_images, run_checks
 from lmr.apps.model_options import choose_prompts, make_classifier, read_names
 from lmr.apps.options import DEFAULT_MODEL, DoctorOptions, Prompts
 from lmr.core.card import Tower
@@ -104,7 +104,7 @@ def examine(model: str | Backbone = DEFAULT_MODEL, options: DoctorOptions | None
 def describe_model(backbone: Backbone, texts: Sequence[str]) -> dict[str, str]:
     """Return titles and texts of all that is known about a model; ``texts`` are some that it can read, or none."""
     side = backbone.text_side(list(texts)) if texts else None
-    device, dtype = find_place(backbone.encoder)
+    device, dtype = backbone.placement
     towers = {Tower.IMAGE: backbone.encoder} | ({} if side is None else {Tower.TEXT: side.tower})
     try:
         adapted = f"{NormBank(backbone.encoder).size:,} parameters of layer norms"
