@@ -112,7 +112,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "address) one that is started here for the time of the command. Needs pip install 'lmr[ray]'; local files "
         "must have the same paths on all nodes",
     )
-    add("--dry-run", action="store_true", help="show the streams and shards, with --ray also the nodes; label nothing")
+    add("--dry-run", action="store_true", help="show the streams, with --ray also shards and nodes; label nothing")
     add_model_options(parser)
 
 
@@ -137,7 +137,7 @@ def run(options: argparse.Namespace) -> str | None:
 
 def _run_streams(options: argparse.Namespace, given: PredictOptions) -> PredictSummary | None:
     """Label streams here or on a cluster; None for a dry run, which is printed."""
-    from lmr.apps.predict.streams import make_shards, plan_streams, predict_streams
+    from lmr.apps.predict.streams import plan_streams, predict_streams
 
     plan = plan_streams(options.sources, given)
     if options.ray:
@@ -149,7 +149,9 @@ def _run_streams(options: argparse.Namespace, given: PredictOptions) -> PredictS
                 return run_ray_predict(ray, plan)
             print(describe_shards(ray, plan))
         return None
+    if given.shards is not None:
+        raise LmrError("--shards is for a cluster; give --ray with it, or leave it out.")
     if not options.dry_run:
         return predict_streams(plan)
-    print(plan.describe(make_shards(plan.streams, given.shards or 1)))
+    print(plan.describe())
     return None

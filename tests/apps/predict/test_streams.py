@@ -17,7 +17,6 @@ from lmr.apps.predict.results import PredictSummary
 from lmr.apps.predict.streams import (
     ImageStream,
     StreamParts,
-    make_shards,
     plan_streams,
     predict_streams,
     split_streams,
@@ -69,7 +68,7 @@ def label(out: str, sources: Any = "cams", **options: Any) -> PredictSummary:
 
 
 def test_streams_are_labelled_as_separate_runs_would(cams: Path) -> None:
-    summary = label("all.jsonl", shards=2)
+    summary = label("all.jsonl")
     for name in "abc":
         predict_images(f"cams/{name}", LABELS, batch_size=2, out=f"{name}.jsonl")
     assert Path("all.jsonl").read_bytes() == b"".join(Path(f"{name}.jsonl").read_bytes() for name in "abc")
@@ -120,7 +119,7 @@ def test_finished_streams_are_not_done_again(cams: Path, monkeypatch: pytest.Mon
     ]  # fmt: skip
     steps, real = [], lmr.Method.step
     monkeypatch.setattr(lmr.Method, "step", lambda self, images: steps.append(len(images)) or real(self, images))
-    summary = label("o.jsonl", shards=3)
+    summary = label("o.jsonl")
     assert steps == [2, 2]
     assert (summary.images, summary.earlier) == (12, 8)
 
@@ -164,15 +163,12 @@ def test_killed_command_continues_and_ctrl_c_says_how(busy_cams: Path, capsys: p
         assert Path(out).read_bytes() == Path("straight.jsonl").read_bytes()
 
 
-def test_dry_run_shows_shards_and_writes_nothing(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_shows_streams_and_writes_nothing(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = photograph(cams)
-    words = ("cams", "--labels", TEXT, "--stream-by", "folder", "--shards", "2", "--out", "o.jsonl", "--dry-run")
+    words = ("cams", "--labels", TEXT, "--stream-by", "folder", "--out", "o.jsonl", "--dry-run")
     code, out, err = run_here(capsys, *words)
     assert (code, err) == (0, "")
-    assert out.splitlines() == [
-        "Shard 1 of 2: 5 images", "       5  cams/a", "Shard 2 of 2: 7 images", "       3  cams/b", "       4  cams/c",
-        "Streams: 3, images: 12.",
-    ]  # fmt: skip
+    assert out.splitlines() == ["       5  cams/a", "       3  cams/b", "       4  cams/c", "Streams: 3, images: 12."]
     assert photograph(cams) == before
 
 
@@ -183,6 +179,7 @@ def test_what_cannot_run_is_refused(cams: Path, capsys: pytest.CaptureFixture[st
     for sentence, *more in (
         ("Streams are merged into a file; give --out",),
         ("Expected at least one shard, got 0", "--out", "o.jsonl", "--shards", "0"),
+        ("--shards is for a cluster; give --ray with it", "--out", "o.jsonl", "--shards", "2"),
         ("Expected at least one shard, got -1", "--out", "o.jsonl", "--shards", "-1"),
         ("'done.jsonl' exists and there is no unfinished run", "--out", "done.jsonl"),
         ("'done.jsonl' exists and there is no unfinished run", "--out", "done.jsonl", "--resume"),
@@ -331,17 +328,6 @@ def test_column_that_is_missing_or_empty_is_refused(here: Path) -> None:
         split_streams(["list.csv"], "column:camera")
     with pytest.raises(LmrError, match="has no column 'cam'"):
         split_streams(["list.csv"], "column:cam")
-
-
-def test_shards_have_about_as_many_images_and_every_stream_once() -> None:
-    sizes = [5, 1, 1, 9, 3, 3]
-    streams = [ImageStream(number, str(number), (Path("x"),) * size) for number, size in enumerate(sizes)]
-    shards = make_shards(streams, 3)
-    assert [shard.images for shard in shards] == [9, 7, 6]
-    assert sorted(stream.number for shard in shards for stream in shard.streams) == list(range(6))
-    assert make_shards(reversed(streams), 3) == shards
-    assert len(make_shards(streams, 100)) == 6
-    assert [stream.number for stream in make_shards(streams, 1)[0].streams] == list(range(6))
 
 
 # The work folder: answers from elsewhere are taken over in order, and merged whole or not at all.

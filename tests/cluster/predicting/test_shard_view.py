@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lmr.apps.predict.streams import ImageStream, Shard
-from lmr.cluster.predicting.shard_pool import ShardEvent, ShardJob
+from lmr.apps.predict.streams import ImageStream
+from lmr.cluster.predicting.shard_pool import Shard, ShardEvent, ShardJob
 from lmr.cluster.predicting.shard_view import ShardView
 
 STREAMS = [ImageStream(number, f"cam{number}", (Path("x"),) * 4) for number in range(2)]

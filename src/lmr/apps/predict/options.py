@@ -47,8 +47,8 @@ class PredictOptions(ModelOptions):
     same text for its one group, or those with the same value in a column of the list; needs --out, which has the
     streams one after the other"""
     shards: int | None = None
-    """share the streams out over N shards of about as many images each; here they run one after the other, with --ray
-    at the same time (default: 1; with --ray, as many as the cluster has room for)"""
+    """with --ray: share the streams out over N shards of about as many images each, which run at the same time
+    (default: as many as the cluster has room for)"""
 
     @property
     def names(self) -> list[str]:

@@ -57,19 +57,6 @@ class ImageStream:
     images: tuple[ListedImage, ...]
 
 
-@dataclass(frozen=True)
-class Shard:
-    """Streams that are labelled one after the other."""
-
-    number: int
-    streams: tuple[ImageStream, ...]
-
-    @property
-    def images(self) -> int:
-        """The number of images and videos in its streams."""
-        return sum(len(stream.images) for stream in self.streams)
-
-
 def split_streams(sources: Sequence[AnyPath], stream_by: str, column: str | None = None) -> list[ImageStream]:
     """List the images of the sources and split them into streams.
 
@@ -81,22 +68,6 @@ def split_streams(sources: Sequence[AnyPath], stream_by: str, column: str | None
     for name, image in named(sources, stream_by, column):
         streams.setdefault(name, []).append(image)
     return [ImageStream(number, name, tuple(images)) for number, (name, images) in enumerate(streams.items())]
-
-
-def make_shards(streams: Iterable[ImageStream], count: int) -> list[Shard]:
-    """Share streams out over at most ``count`` shards of about as many images each; always in the same way.
-
-    The longest stream comes first and goes to the shard that has the fewest images so far.
-    """
-    ordered = sorted(streams, key=lambda stream: (-len(stream.images), stream.number))
-    taken: list[list[ImageStream]] = [[] for _ in range(min(count, len(ordered)))]
-    loads = [0] * len(taken)
-    for stream in ordered:
-        place = loads.index(min(loads))
-        taken[place].append(stream)
-        loads[place] += len(stream.images)
-    by_number = [tuple(sorted(own, key=lambda stream: stream.number)) for own in taken]
-    return [Shard(number, own) for number, own in enumerate(by_number)]
 
 
 def _read_names(sources: Sequence[AnyPath], stream_by: str, column: str | None) -> Iterable[tuple[str, ListedImage]]:
@@ -311,14 +282,10 @@ class StreamPlan:
             name = hashlib.sha256(stream.name.encode("utf-8", "surrogatepass")).hexdigest()
         return self.state / f"{name}.state"
 
-    def describe(self, shards: Sequence[Shard]) -> str:
-        """Return the streams of every shard, a line each."""
-        lines = []
-        for shard in shards:
-            lines.append(f"Shard {shard.number + 1} of {len(shards)}: {shard.images} images")
-            lines += [f"  {len(stream.images):6}  {stream.name}" for stream in shard.streams]
-        lines.append(f"Streams: {len(self.streams)}, images: {self.images:,}.")
-        return "\n".join(lines)
+    def describe(self) -> str:
+        """Return the streams and the number of images of each, a line each."""
+        lines = [f"  {len(stream.images):6}  {stream.name}" for stream in self.streams]
+        return "\n".join([*lines, f"Streams: {len(self.streams)}, images: {self.images:,}."])
 
     def note(self) -> dict[str, str]:
         """Return what must be the same for the run to be continued."""
@@ -389,25 +356,21 @@ def predict_streams(plan: StreamPlan, run: Runner | None = None) -> PredictSumma
 
 
 def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], tally: RunTally) -> None:
-    """Label the streams in this process, shard after shard."""
-    shards = make_shards(left, plan.options.shards or 1)
-    labeller, videos, done = Labeller(plan.options), plan.videos, 0
-    for shard in shards:
-        for stream in shard.streams:
-            started, number = time.perf_counter(), stream.number
-            files = StreamFiles(
-                parts.part(number), parts.progress(number), plan.find_state(stream), plan.title(stream), videos
-            )
-            run = label_stream(labeller, stream, files)
-            parts.finish(number, plan.state is not None)
-            tally.add(run.read_tally())
-            done += 1
-            speed = run.tally.images / max(time.perf_counter() - started, 1e-9)
-            where = f"shard {shard.number + 1}  " if len(shards) > 1 else ""
-            print(
-                f"lmr: [{done}/{len(left)}] {where}{stream.name}: {run.images} images, {speed:.1f} images/s",
-                file=sys.stderr,
-            )
+    """Label the streams in this process, one after the other."""
+    labeller, videos = Labeller(plan.options), plan.videos
+    for done, stream in enumerate(left, 1):
+        started, number = time.perf_counter(), stream.number
+        files = StreamFiles(
+            parts.part(number), parts.progress(number), plan.find_state(stream), plan.title(stream), videos
+        )
+        run = label_stream(labeller, stream, files)
+        parts.finish(number, plan.state is not None)
+        tally.add(run.read_tally())
+        speed = run.tally.images / max(time.perf_counter() - started, 1e-9)
+        print(
+            f"lmr: [{done}/{len(left)}] {stream.name}: {run.images} images, {speed:.1f} images/s",
+            file=sys.stderr,
+        )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from lmr.apps.predict.results import PredictSummary, RunTally
 from lmr.apps.predict.run import Labeller
-from lmr.apps.predict.streams import ImageStream, StreamParts, StreamPlan, make_shards, predict_streams
+from lmr.apps.predict.streams import ImageStream, StreamParts, StreamPlan, predict_streams
 from lmr.cluster.nodes import (
     Node,
     check_nodes,
@@ -22,7 +22,7 @@ from lmr.cluster.nodes import (
     list_versions,
 )
 from lmr.cluster.predicting.predict_actor import LabelSetup
-from lmr.cluster.predicting.shard_pool import ShardJob, ShardPool
+from lmr.cluster.predicting.shard_pool import ShardJob, ShardPool, make_shards
 from lmr.cluster.predicting.shard_view import ShardView
 from lmr.core.errors import LmrError
 
@@ -71,7 +71,11 @@ def describe_shards(ray: Any, plan: StreamPlan) -> str:
     places = count_places(nodes, threads)
     shards = make_shards(plan.streams, plan.options.shards or places)
     workers = min(len(shards), places)
-    lines = [*odd, *describe_workers(nodes, workers, threads), plan.describe(shards)]
+    lines = [*odd, *describe_workers(nodes, workers, threads)]
+    for shard in shards:
+        lines.append(f"Shard {shard.number + 1} of {len(shards)}: {shard.images} images")
+        lines += [f"  {len(stream.images):6}  {stream.name}" for stream in shard.streams]
+    lines.append(f"Streams: {len(plan.streams)}, images: {plan.images:,}.")
     if len(shards) > workers:
         lines.append(f"The first {workers} shards start at once, each of the others when a worker is free.")
     return "\n".join(lines)

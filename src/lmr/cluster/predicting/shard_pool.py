@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lmr.apps.predict.results import RunTally
-from lmr.apps.predict.streams import Shard, StreamParts, StreamPlan
+from lmr.apps.predict.streams import ImageStream, StreamParts, StreamPlan
 from lmr.cluster.actor_pool import ActorPool, PoolWorker
 from lmr.cluster.predicting.predict_actor import (
     LabelSetup,
@@ -18,6 +18,35 @@ from lmr.cluster.predicting.predict_actor import (
     measure_files,
 )
 from lmr.core.errors import LmrError
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Streams that are labelled one after the other."""
+
+    number: int
+    streams: tuple[ImageStream, ...]
+
+    @property
+    def images(self) -> int:
+        """The number of images and videos in its streams."""
+        return sum(len(stream.images) for stream in self.streams)
+
+
+def make_shards(streams: Iterable[ImageStream], count: int) -> list[Shard]:
+    """Share streams out over at most ``count`` shards of about as many images each; always in the same way.
+
+    The longest stream comes first and goes to the shard that has the fewest images so far.
+    """
+    ordered = sorted(streams, key=lambda stream: (-len(stream.images), stream.number))
+    taken: list[list[ImageStream]] = [[] for _ in range(min(count, len(ordered)))]
+    loads = [0] * len(taken)
+    for stream in ordered:
+        place = loads.index(min(loads))
+        taken[place].append(stream)
+        loads[place] += len(stream.images)
+    by_number = [tuple(sorted(own, key=lambda stream: stream.number)) for own in taken]
+    return [Shard(number, own) for number, own in enumerate(by_number)]
 
 
 @dataclass(frozen=True)
