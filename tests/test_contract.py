@@ -583,6 +583,7 @@ EXACT = [
     "bca(c1=5, tau2=0.3)",
     "dmn(memory=2)",
     "oga(shots=3, tau=0.5)",
+    "dota(eta=3.0, rho=0.1)",
     "mint(lr=0.05, prior=5.0)",
     "tda(entropy=(0.0, 0.7), pos_capacity=1)",
 ]
@@ -714,6 +715,7 @@ LIMITS: dict[str, list[tuple[str, float]]] = {
     "bca": [("means", 1.1), ("prior", -0.1), ("prior", 1.1), ("mean_counts", -1), ("prior_counts", -1), ("seen", -1)],
     "dmn": [("keys", -1.1), ("entropy", -0.1), ("seen", -1)],
     "oga": [("keys", -1.1), ("means", 1.1), ("entropy", -0.1)],
+    "dota": [("means", 1.1), ("counts", 0.5), ("seen", -1)],
     "stata": [("predicted", -1)],
     "lame": [("predicted", -1)],
     "cliptta": [("confidence", 1.1), ("confidence", -1.1), ("batches", -1), ("norms", 2e6), ("second", -1e-9)],
