@@ -584,6 +584,7 @@ EXACT = [
     "dmn(memory=2)",
     "oga(shots=3, tau=0.5)",
     "dota(eta=3.0, rho=0.1)",
+    "onzeta(cw=0.05, cr=2.0, length=20)",
     "mint(lr=0.05, prior=5.0)",
     "tda(entropy=(0.0, 0.7), pos_capacity=1)",
 ]
@@ -716,6 +717,7 @@ LIMITS: dict[str, list[tuple[str, float]]] = {
     "dmn": [("keys", -1.1), ("entropy", -0.1), ("seen", -1)],
     "oga": [("keys", -1.1), ("means", 1.1), ("entropy", -0.1)],
     "dota": [("means", 1.1), ("counts", 0.5), ("seen", -1)],
+    "onzeta": [("proxies", 1.1), ("multipliers", -0.1), ("seen", -1)],
     "stata": [("predicted", -1)],
     "lame": [("predicted", -1)],
     "cliptta": [("confidence", 1.1), ("confidence", -1.1), ("batches", -1), ("norms", 2e6), ("second", -1e-9)],

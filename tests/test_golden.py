@@ -31,6 +31,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "cmf": {"q": 2.0, "gamma": 0.5, "lr": 5e-3},
     "deyo": {"patches": 8, "lr": 0.02},
     "eata": {"diversity": 2.0, "lr": 2e-3},
+    "onzeta": {"cw": 0.05, "cr": 2.0, "length": 60},
     "dynaprompt": {"prompts": 4, "lr": 0.05},
     "tps": {"keep": 0.7},
     "otpt": {"orthogonality": 0.1},
