@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import lmr
-from lmr.apps import serve as module
+from lmr.apps.options import NO_STATE, ServerOptions
 from lmr.apps.serve import (
-    ServerOptions,
     ServingPlan,
     check_packages,
     choose_threads,
@@ -87,7 +86,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
     method = create_served("lmr", load_pocket().classifier(NAMES), 2)
-    assert open_store(module.NO_STATE, method, None) is None
+    assert open_store(NO_STATE, method, None) is None
     store = open_store(tmp_path / "new" / "folder", method, WatchSettings())
     assert store is not None
     store.close()

@@ -16,7 +16,7 @@ import pytest
 
 import lmr
 from lmr.apps import serve_demo as module
-from lmr.apps.serve import ServerOptions
+from lmr.apps.options import ServerOptions
 from lmr.apps.serve_demo import (
     FRAMES,
     RAMP,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmr.apps.model_options import create_suited, describe_suited, make_classifier
-from lmr.apps.options import AnyPath, ModelOptions, Prompts
+from lmr.apps.options import NO_STATE, AnyPath, ModelOptions, Prompts, ServerOptions
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
@@ -35,7 +35,6 @@ from lmr.watch.watched import Watched
 if TYPE_CHECKING:
     from lmr.service.app.server import Server
 
-NO_STATE = "none"  # as a folder: states are kept in memory alone
 STORE_FILE = "streams.sqlite"
 _NEEDED = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")  # of the extra "serve"
 _TOKEN_LENGTH = 16
@@ -86,20 +85,6 @@ class ServingPlan:
             f"method {method.spec}" + (f" ({suited})" if suited else ""),
             f"watch {'off' if self.watch is None else self.watch.mode}; {states}",
         ]
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """Where a service listens, the token of its clients, the folder of its store, and its log.
-
-    ``state_dir`` "none" keeps the states in memory alone.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-    token_file: AnyPath | None = None
-    state_dir: AnyPath = NO_STATE
-    log_level: str = "info"
 
 
 def serve_classifier(

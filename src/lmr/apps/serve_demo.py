@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lmr.apps.serve import Report, ServerOptions, ServingPlan, choose_token, serve_classifier
+from lmr.apps.options import ServerOptions
+from lmr.apps.serve import Report, ServingPlan, choose_token, serve_classifier
 from lmr.bench.table import format_table
 from lmr.core.errors import LmrError
 from lmr.data.corruptions.apply import corrupt_batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lmr.apps.options import ModelOptions
+from lmr.apps.options import ModelOptions, ServerOptions
 from lmr.cli.shared_options import (
     add_classifier_options,
     add_fields,
@@ -17,7 +17,7 @@ from lmr.core.errors import LmrError
 from lmr.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
-    from lmr.apps.serve import ServerOptions, ServingPlan
+    from lmr.apps.serve import ServingPlan
 
 DESCRIPTION = """\
 Serve a classifier over HTTP to many streams of images, such as cameras. Each stream has an adaptive state of its own:
@@ -106,37 +106,13 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--host",
-        default="127.0.0.1",
-        metavar="ADDRESS",
-        help="the address to listen on; one that other machines reach, such as 0.0.0.0, needs --token-file (default: "
-        "%(default)s, this machine alone)",
-    )
-    add("--port", type=int, default=8080, metavar="N", help="the port; 0 takes a free one (default: %(default)s)")
-    add(
-        "--token-file",
-        metavar="FILE",
-        help="a file with a secret text; requests must have it in the header 'Authorization: Bearer ...'",
-    )
-    add(
-        "--log-level",
-        choices=("info", "warning", "error"),
-        help="the log, JSON lines on standard error; info has a line for every request (default: info; with --demo: "
-        "warning)",
-    )
+    add_fields(group, ServerOptions, host="ADDRESS", port="N", token_file="FILE", log_level=None)
+    group.set_defaults(log_level=None)
 
 
 def _add_states(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--state-dir",
-        default="lmr-state",
-        metavar="DIR",
-        help="the folder that keeps the states; 'none' keeps them in memory, and they end with the service (default: "
-        "%(default)s)",
-    )
+    add_fields(group, ServerOptions, state_dir="DIR")
+    group.set_defaults(state_dir="lmr-state")
     add_fields(group, ServiceSettings, resident="N", max_streams="N", durability=None, create=None)
 
 
@@ -199,7 +175,7 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
     from lmr.apps.model_options import choose_prompts, read_labels
-    from lmr.apps.serve import ServerOptions, ServingPlan, serve_classifier
+    from lmr.apps.serve import ServingPlan, serve_classifier
     from lmr.watch.settings import read_watch
 
     options.log_level = options.log_level or ("warning" if options.demo else "info")

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from lmr.apps.options import NO_STATE
 from lmr.apps.serve import (
-    NO_STATE,
     ServingPlan,
     check_packages,
     choose_token,
