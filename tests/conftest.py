@@ -20,6 +20,8 @@ import pytest
 import torch
 
 from lmr.core import registry
+from lmr.models import embedded
+from tiny_models import ASSETS, make_file
 
 hypothesis.settings.register_profile("same", derandomize=True)  # a change is judged by itself, not by chance
 hypothesis.settings.load_profile("same")
@@ -34,6 +36,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of collected tests and all that they import stay to the end: no collection of garbage looks at them."""
     gc.freeze()
+
+
+@pytest.fixture(scope="module")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """For tests of a module that load "pocket" or "photo" in this process, whatever it answers."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("pocket", "photo"):
+        (folder / f"{name}.safetensors").write_bytes(make_file(name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "ASSETS", folder)
+        yield
+
+
+@pytest.fixture
+def real_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test among them that compares with another process, or needs a good model."""
+    monkeypatch.setattr(embedded, "ASSETS", ASSETS)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import small_world
 from few_views import create
 from lmr.core.bases.restart import RestartMethod
 from lmr.data.pocket_world import CLASSES
-from tiny_pocket import draw_tiny, load_tiny
+from tiny_models import draw_batches, load_tiny
 
 NAMES = CLASSES[::7]  # 15 classes
 SIZES = (6, 6, 6, 2)  # the last batch of a stream is often short
@@ -42,7 +42,7 @@ def clip(backbone: lmr.Backbone) -> lmr.ZeroShot:
 
 @pytest.fixture(scope="module")
 def batches() -> list[Tensor]:
-    return draw_tiny(SIZES)
+    return draw_batches(SIZES)
 
 
 @pytest.fixture(scope="module", params=METHODS)
@@ -431,9 +431,9 @@ def spoil(images: Tensor, value: float) -> Tensor:
 BAD_IMAGES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
     "nan": (lambda x: spoil(x, float("nan")), r"Images \[2\] .*NaN or infinite"),
     "infinite": (lambda x: spoil(x, float("-inf")), r"Images \[2\] .*NaN or infinite"),
-    "too small": (lambda x: x[..., :8], r"\['B', 3, 16, 16\], got \[6, 3, 16, 8\]"),
-    "channels last": (lambda x: x.permute(0, 2, 3, 1), r"\['B', 3, 16, 16\], got \[6, 16, 16, 3\]"),
-    "no batch": (lambda x: x[0], r"\['B', 3, 16, 16\], got \[3, 16, 16\]"),
+    "too small": (lambda x: x[..., :16], r"\['B', 3, 32, 32\], got \[6, 3, 32, 16\]"),
+    "channels last": (lambda x: x.permute(0, 2, 3, 1), r"\['B', 3, 32, 32\], got \[6, 32, 32, 3\]"),
+    "no batch": (lambda x: x[0], r"\['B', 3, 32, 32\], got \[3, 32, 32\]"),
     "number": (lambda x: x.sum(), r"batch of images"),
     "empty": (lambda x: x[:0], r"non-empty batch"),
     "bytes": (lambda x: x.to(torch.uint8), r"float32 images, got torch\.uint8"),

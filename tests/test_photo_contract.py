@@ -1,4 +1,4 @@
-"""Every method on the model of photographs: resumed streams, and the tower's own backward against plain autograd."""
+"""Every method on a tower with a convolutional stem: resumed streams, and the tower's own backward against plain autograd."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from few_views import create
 from lmr.core.card import Tower
 from lmr.data.catalogue import open_dataset
 from lmr.data.names import read_list
+from tiny_models import load_tiny
 
 METHODS = lmr.list_methods()
 ONE_TOWER = [name for name in METHODS if Tower.TEXT not in lmr.find_method(name).towers]
@@ -25,7 +26,7 @@ SHAPE = (3, 32, 32)  # of an image
 
 @pytest.fixture(scope="module")
 def backbone() -> lmr.Backbone:
-    return lmr.load("photo")
+    return load_tiny("photo")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,11 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small(tiny_models: None) -> None:
+    """Runs are many and their answers do not matter."""
+
+
 @pytest.fixture(autouse=True)
 def advised(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if LMR's advice on its values, which a process prints once, had been printed: whichever test comes first."""

@@ -12,8 +12,9 @@ from lmr.core.classifier import ZeroShot
 from lmr.core.registry import find_method
 
 
-@pytest.fixture(scope="module")
-def clip() -> ZeroShot:
+@pytest.fixture
+def clip(real_models: None) -> ZeroShot:
+    """With as many norms and blocks as the real model, whose costs are compared."""
     return lmr.load("pocket").classifier(["red star", "blue ring", "green square"])
 
 

@@ -281,6 +281,7 @@ def test_a_terminal_gets_a_bar(here: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert terminal.getvalue() == ""
 
 
+@pytest.mark.usefixtures("real_models")
 @posix
 def test_a_reader_who_has_seen_enough(here: Path) -> None:
     draw_pictures(here / "a", range(60))

@@ -138,6 +138,7 @@ def test_overwrite_replaces_only_once_it_can_be_resumed(here: Path, straight: Ca
     assert out.read_bytes() == content
 
 
+@pytest.mark.usefixtures("real_models")
 @posix
 def test_killed_interrupted_and_terminated_processes(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Many pictures, and all deaths among the first of them: on a busy machine a signal may come late.

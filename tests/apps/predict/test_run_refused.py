@@ -250,6 +250,7 @@ def test_two_runs_cannot_write_one_file(here: Path, capsys: pytest.CaptureFixtur
     assert run_here(capsys, *words, "--resume")[0] == 0
 
 
+@pytest.mark.usefixtures("real_models")
 @posix
 def test_two_runs_cannot_use_one_state(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The first, a process, is held in the middle of its run, so that the others always come at that moment."""
@@ -405,6 +406,7 @@ def test_a_disk_without_locks_is_trusted(here: Path, monkeypatch: pytest.MonkeyP
     assert predict_images("a", LABELS, out="o.jsonl").images == 2
 
 
+@pytest.mark.usefixtures("real_models")
 def test_standard_output_that_fails(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

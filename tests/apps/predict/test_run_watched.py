@@ -88,6 +88,7 @@ predict_images(folder / "images", options)
 """
 
 
+@pytest.mark.usefixtures("real_models")
 @pytest.mark.skipif(os.name != "posix", reason="only there a process can be killed without notice")
 def test_watched_run_that_is_killed_without_notice_resumes_to_the_same_bytes(folder: Path) -> None:
     """Lines and state, watch included: the process ends in the middle of the fourth batch."""

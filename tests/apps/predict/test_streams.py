@@ -146,6 +146,7 @@ def test_stream_names_become_names_of_state_files(cams: Path) -> None:
     assert set(names.values()) < set(found)
 
 
+@pytest.mark.usefixtures("real_models")
 @posix
 def test_killed_command_continues_and_ctrl_c_says_how(busy_cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", "folder"]
@@ -222,6 +223,7 @@ def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(cams: Path
     assert len(read_lines(Path("o.jsonl"))) == 12
 
 
+@pytest.mark.usefixtures("real_models")
 @posix
 def test_second_run_on_the_same_output_is_refused(busy_cams: Path) -> None:
     with crash_at(lmr.Method, "step", 1, "before", LmrError), pytest.raises(LmrError) as failed:
