@@ -20,9 +20,9 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2 --dist worksteal
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not ray'
 
-# Tests on local Ray clusters, which "make test" skips where Ray is not installed. One at a time: a cluster fills the cores.
+# Tests that start Ray clusters on this machine. One at a time: a cluster fills the cores.
 test-ray: $(CLUSTERED)
 	$(BIN)/pytest tests/cluster tests/lab/test_ray_cost.py
 

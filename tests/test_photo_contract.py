@@ -1,4 +1,4 @@
-"""Every method on a tower with a convolutional stem: resumed streams, and the tower's own backward against plain autograd."""
+"""Every method on a tower with a convolutional stem: resumed streams, and the tower's own backward against autograd."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from few_views import create
 from lmr.core.norms import RowNorm
 
 NAMES = ["red star", "blue ring", "green square"]
+pytestmark = pytest.mark.usefixtures("tiny_models")
 SPECS = [(name, 1) for name in sorted(lmr.list_methods())]
 SPECS += [(name, 3) for name, _ in SPECS if not lmr.find_method(name).single_stream_reason]
 
@@ -51,9 +52,11 @@ def test_all_that_share_a_tower_follow(who: str, backbone: lmr.Backbone, images:
 
 
 @pytest.mark.parametrize(("spec", "streams"), SPECS)
-def test_stream_goes_on_after_a_move(spec: str, streams: int, backbone: lmr.Backbone, images: Tensor) -> None:
+def test_stream_goes_on_after_a_move(spec: str, streams: int, images: Tensor, request: pytest.FixtureRequest) -> None:
     """In float64 and back, every method gives what it gives without the journey, up to the rounding of its steps."""
-    clip = backbone.classifier(NAMES)
+    if lmr.find_method(spec).trained == "context words":
+        request.getfixturevalue("real_models")  # whose answers move less when rounding decides the sign of a step
+    clip = lmr.load("pocket").classifier(NAMES)
     stays = create(spec, copy.deepcopy(clip), streams=streams)
     goes = create(spec, clip, streams=streams)
     ids = None if streams == 1 else [0, 1, 2, 0, 1, 2]
