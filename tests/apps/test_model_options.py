@@ -123,7 +123,7 @@ def test_options_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr("lmr.models.load", lambda model, **options: asked.update(options, model=model))
     ModelOptions().load("a")
-    assert asked == {"model": "a"}
+    assert asked == {"model": "a", "architecture": None, "device": "cpu", "dtype": None, "memory": "fast"}
     asked.clear()
     ModelOptions("ViT-B-16", "cpu", "bfloat16", "lean").load("b")
     assert asked == {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from lmr.core.errors import LmrError
 
@@ -24,7 +24,7 @@ DEFAULT_MODEL = "photo"  # of lmr.models.catalog, whose package is slow to impor
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The options of ``lmr.load``. Only those that differ from the default are passed on: a model may have fewer."""
+    """The options of ``lmr.load``."""
 
     architecture: str | None = None
     """for a file that does not name its architecture: ViT-B-16-quickgelu for weights tuned from OpenAI's, which have
@@ -45,10 +45,7 @@ class ModelOptions:
                 f"Expected one of {', '.join(get_args(DType))} as the type of the weights, got {self.dtype!r}."
             )
         dtype = None if self.dtype is None else getattr(torch, self.dtype)
-        given: dict[str, Any] = {"architecture": self.architecture, "device": self.device, "dtype": dtype}
-        given = {key: value for key, value in given.items() if value is not None}
-        given |= {"memory": self.memory} if self.memory != "fast" else {}
-        return load(model, **given)
+        return load(model, architecture=self.architecture, device=self.device or "cpu", dtype=dtype, memory=self.memory)
 
     def note(self) -> dict[str, str]:
         """Return the options that may change the last bits of a result; the type of the weights is in their digest."""
