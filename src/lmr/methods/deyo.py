@@ -65,7 +65,7 @@ class DeYO(GradientMethod):
     ``patches``, the image is made smaller to the next one, and large again.
 
     Where the patches are whole patches of a transformer (224 / 4 = 56 pixels are four patches of 14), its tokens only
-    change places, so that d sees positions alone and is small: on ``photo`` and ``pocket`` take ``patches=8``.
+    change places, so that d sees positions alone and is small. This is so on ``pocket``: take ``patches=8`` there.
     """
 
     lr: float = 1e-3  # learning rate

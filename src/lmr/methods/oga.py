@@ -129,8 +129,9 @@ def invert_covariance(residuals: Tensor) -> Tensor:
     count, width = residuals.shape
     centred = residuals - residuals.mean(0)
     covariance = centred.T @ centred / (count - 1)
-    if count > _FEW * width:
-        return torch.linalg.pinv(covariance, hermitian=True)
-    unit = torch.eye(width, dtype=covariance.dtype, device=covariance.device)
-    shrunk = (count - 1) * covariance + covariance.trace() * unit
-    return width * torch.linalg.pinv(shrunk, hermitian=True)
+    scale = 1
+    if count <= _FEW * width:
+        unit = torch.eye(width, dtype=covariance.dtype, device=covariance.device)
+        covariance, scale = (count - 1) * covariance + covariance.trace() * unit, width
+    inverse: Tensor = torch.linalg.pinv(covariance, hermitian=True)
+    return scale * inverse
