@@ -1,4 +1,4 @@
-"""CMF, continual momentum filtering (Lee et al. 2024): ROID with a Kalman filter on the norms."""
+"""CMF, continual momentum filtering (Lee and Chang 2024): ROID with a Kalman filter on the norms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEAST, _WHOLE = 0.89, 0.9999  # smallest weight of the hidden norms, and the we
 
 
 _CARD = Card(
-    source="Lee et al. 2024",
+    source="Lee and Chang 2024",
     year=2024,
     presets={
         "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),

@@ -40,8 +40,8 @@ class WeightedMethod(GradientMethod):
 
     ``prior_correction``, part of the released code, multiplies the logits of class c by (pi_c + s) / (1 + s C), pi the
     mean probabilities of the batch, s = max(1/B, 1/C) / max pi. It is ruinous for CLIP with few classes: CLIP's logits
-    share a large offset, so the factor outweighs the evidence (zero-shot on twelve classes: 75.5 % falls to 48.5 %).
-    On by default as released, off with preset "auto"; take ``prior_correction=False`` for CLIP.
+    share a large offset, so the factor outweighs the evidence (zero-shot on twelve classes falls from 75.5 % to 48.5 %
+    or less). On by default as released, off with preset "auto"; take ``prior_correction=False`` for CLIP.
 
     The augmentation is ``lmr.core.views.jitter.jitter_mirrored``, one draw for all images of a stream's batch, from
     ``seed`` and the number of the batch. ``method.augment = f`` gives another: ``f(images, number)``. Inputs that are
