@@ -1,8 +1,9 @@
 """Train the photo model from random weights and write it to a file: ``python -m lab.train photo``.
 
 Contrastive training on photographs with their class names in varied templates: every image is compared with the texts
-of all 110 names, one random template each. The logit scale rises on a fixed schedule to exactly 100, the scale the
-paper's settings are made for. No corrupted image and no test image is shown, and no adaptation method takes part.
+of all 110 names, one random template each. The logit scale rises on a fixed schedule, for "photo" to exactly 100, the
+scale the paper's settings are made for. No corrupted image and no test image is shown, and no adaptation method takes
+part.
 
 Step ``n`` draws its images, crops and templates from the seed and ``n`` alone, so a training that was stopped
 resumes from its last checkpoint as if nothing had happened.
@@ -36,8 +37,6 @@ from lmr.data.names import read_list
 from lmr.models.embedded import BETWEEN, EmbeddedConfig, EmbeddedTowers
 from lmr.models.towers.stem import ConvStem, StemTower
 
-SCALE = 100.0
-SIZES = EmbeddedConfig(width=192, depth=4, heads=6, vocabulary=len(WORDS), context=CONTEXT, stem=(32, 64, 128))
 _EVERY = 100  # steps between checkpoints
 _UNREADABLE = (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError)
 
@@ -53,9 +52,14 @@ class PhotoRecipe:
     warm: int = 200  # steps up to the peak; this is multiplied by a straight fall to 0 over all steps
     weight_decay: float = 0.05
     smoothing: float = 0.05  # of the labels, over all names
-    first_scale: float = 16.0  # rises to 100 in the first 70 % of the steps
+    first_scale: float = 16.0  # rises to the last one in the first 70 % of the steps
+    last_scale: float = 100.0
     held_out: int = 0  # training images that are kept aside to compare recipes
     seed: int = 0
+    width: int = 192  # of the image tower
+    depth: int = 4
+    heads: int = 6
+    stem: tuple[int, ...] = (32, 64, 128)
 
     def __post_init__(self) -> None:
         for key, least in (("steps", 1), ("batch", 1), ("warm", 1), ("held_out", 0)):
@@ -72,7 +76,20 @@ class PhotoRecipe:
     def scale(self, step: int) -> float:
         """Return the logit scale of a step."""
         done = min(1.0, step / (0.7 * self.steps))
-        return math.exp(math.log(self.first_scale) + (math.log(SCALE) - math.log(self.first_scale)) * done)
+        first, last = math.log(self.first_scale), math.log(self.last_scale)
+        return math.exp(first + (last - first) * done)
+
+    @property
+    def sizes(self) -> EmbeddedConfig:
+        """The sizes of both towers."""
+        return EmbeddedConfig(
+            width=self.width, depth=self.depth, heads=self.heads, vocabulary=len(WORDS), context=CONTEXT, stem=self.stem
+        )
+
+
+JUDGE = PhotoRecipe(  # a weaker model of another shape, with which rules that were made on "photo" are checked
+    steps=350, first_scale=10.0, last_scale=18.0, seed=1, width=128, depth=3, heads=4, stem=(24, 48, 96)
+)
 
 
 class PhotoTraining:
@@ -87,7 +104,7 @@ class PhotoTraining:
         torch.manual_seed(recipe.seed)
         self.recipe = recipe
         self.images, self.aside = images.split(recipe.held_out, recipe.seed)
-        self.model = EmbeddedTowers(SIZES, trained=False)
+        self.model = EmbeddedTowers(recipe.sizes, trained=False)
         self.optimizers = make_optimizers(self.model, recipe)
         self.prompts = tokenize_prompts()
         self.done = 0
@@ -141,7 +158,7 @@ class PhotoTraining:
         """Continue from a checkpoint of the same recipe."""
         try:
             kept: dict[str, Any] = torch.load(path, weights_only=True)
-            recipe = PhotoRecipe(**kept["recipe"])
+            recipe = PhotoRecipe(**(kept["recipe"] | {"stem": tuple(kept["recipe"]["stem"])}))
         except _UNREADABLE as error:
             raise _describe_checkpoint(path, error) from error
         if recipe != self.recipe:
@@ -249,7 +266,7 @@ def train(recipe: PhotoRecipe, out: Path, *, root: str | None = None, resume: bo
         measured = _measure_test_sets(model, root)
         facts["clean_accuracy"] = "; ".join(f"{name} {100 * value:.1f} %" for name, value in measured.items())
         print(f"Zero-shot accuracy on the test images: {facts['clean_accuracy']}")
-    _write(model, out, facts)
+    _write(model, recipe.last_scale, out, facts)
     checkpoint.unlink(missing_ok=True)
     print(f"Wrote {out} after {facts['training']}.")
 
@@ -278,14 +295,14 @@ def _measure_test_sets(model: EmbeddedTowers, root: str | None) -> dict[str, flo
     return measured
 
 
-def _write(model: EmbeddedTowers, out: Path, facts: dict[str, str]) -> None:
+def _write(model: EmbeddedTowers, scale: float, out: Path, facts: dict[str, str]) -> None:
     from safetensors.torch import save
 
     facts = {
         "format": "lmr-photo",
         "version": "1",
         "config": json.dumps(dataclasses.asdict(model.config)),
-        "logit_scale": str(SCALE),
+        "logit_scale": str(scale),
         "mean": " ".join(map(str, MEAN)),
         "std": " ".join(map(str, STD)),
         "words": " ".join(WORDS),
