@@ -61,10 +61,10 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     """
     if not _fits(value, hint):
         raise LmrError(f"Expected {_describe(hint)} for {where}, got {value!r}.")
-    if isinstance(value, tuple):
-        return tuple(convert(v, h, where) for v, h in zip(value, typing.get_args(hint), strict=True))
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return convert(value, next(h for h in typing.get_args(hint) if _fits(value, h)), where)
+    if isinstance(value, tuple):
+        return tuple(convert(v, h, where) for v, h in zip(value, _list_hints(value, hint), strict=True))
     if hint is float:
         return float(value)
     if hint is int:
@@ -77,8 +77,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is typing.Literal:
         return value in inner
     if origin is tuple:
-        whole = isinstance(value, tuple) and len(value) == len(inner)
-        return whole and all(_fits(v, h) for v, h in zip(value, inner, strict=True))
+        hints = _list_hints(value, hint) if isinstance(value, tuple) else ()
+        return bool(hints) and len(value) == len(hints) and all(map(_fits, value, hints))
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, h) for h in inner)
     if hint is float:
@@ -89,11 +89,19 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
+def _list_hints(value: tuple[Any, ...], hint: Any) -> tuple[Any, ...]:
+    """Return the hint of every entry of a tuple, as given or, for ``tuple[X, ...]``, X for all."""
+    inner = typing.get_args(hint)
+    return inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+
+
 def _describe(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(hint)))
     if typing.get_origin(hint) is tuple:
-        return f"{len(typing.get_args(hint))} values in brackets, each {_describe(typing.get_args(hint)[0])},"
+        inner = typing.get_args(hint)
+        count = "" if inner[-1] is Ellipsis else f"{len(inner)} "
+        return f"{count}values in brackets, each {_describe(inner[0])},"
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return " or ".join(map(_describe, typing.get_args(hint)))
     words = {float: "a number", int: "a whole number", bool: "True or False", str: "a string", type(None): "None"}

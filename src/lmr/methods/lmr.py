@@ -27,6 +27,7 @@ from lmr.core.functional.margin import (
     restoration_loss,
 )
 from lmr.core.functional.pace import USUAL_BATCH, count_waiting, pace_bias, select_samples
+from lmr.core.functional.prior import Prior, parse_prior
 from lmr.core.method import COUNTS, SHARES, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.prediction import AdaptedParameters, State, Step
@@ -89,12 +90,14 @@ class LMR(NormMethod):
     emit: Literal["after", "before"] = "after"  # answer with the norms after or before the step
     pace: Literal["batch", "image"] = "batch"  # lr, eta and mu hold for a batch, or for 64 images
     share: float = 1.0  # share of each stream's samples in a batch that enter the loss, evenly spaced
+    prior: Prior = "uniform"  # class shares that the bias correction drives answers to: equal as published, or given
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
         self._require_between(0, 1 - 1e-9, "tau", "mu")
         self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "eps", "share")
         self._require_count("negatives", most=10**9)
+        self.shares = None if self.prior == "uniform" else parse_prior(self.prior, self.classifier.prototypes)
         self.optim = Optimizer("adam", self.lr, unit=1 if self.pace == "batch" else USUAL_BATCH)
         if self.pmr:
             super().prepare()
@@ -123,7 +126,7 @@ class LMR(NormMethod):
             eta, mu = (self.eta, self.mu) if self.pace == "batch" else pace_bias(seen, streams, self.eta, self.mu)
             mean = streams.mean(logits.softmax(1))  # u of eq. 16
             new["bias"], new["running"] = correct_bias(  # eqs. 16, 17
-                state["bias"], state["running"], seen > 0, mean, eta, mu, self.clip, self.eps
+                state["bias"], state["running"], seen > 0, mean, eta, mu, self.clip, self.eps, self.shares
             )
         return Step(logits, new, info)
 

@@ -79,16 +79,19 @@ def correct_bias(
     mu: float | Tensor,
     clip: float,
     eps: float,
+    prior: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return bias and running prediction [A, C] after a batch with the mean prediction ``mean`` [A, C] (eqs. 16, 17).
 
     ``seen`` [A] is false for streams without a running prediction yet, which this batch starts. ``eta`` and ``mu`` are
-    numbers, or [A, 1]. The step is centred, which changes no difference between classes, then clipped.
+    numbers, or [A, 1]. The step is centred, which changes no difference between classes, then clipped. The published
+    method drives the running prediction to equal shares of all classes; with ``prior`` [A, C] or [C], to these shares.
     """
     kept, added = (mu.to(mean.dtype), (1 - mu).to(mean.dtype)) if isinstance(mu, Tensor) else (mu, 1 - mu)
     running = torch.where(seen.unsqueeze(1), kept * running + added * mean, mean)  # eq. 16
     gain = eta.to(mean.dtype) if isinstance(eta, Tensor) else eta
-    moved = bias - gain * (running + eps).log()  # eq. 17
+    excess = (running + eps).log() if prior is None else (running + eps).log() - prior.log()
+    moved = bias - gain * excess  # eq. 17
     return (moved - moved.mean(1, keepdim=True)).clamp(-clip, clip), running
 
 

@@ -1,0 +1,364 @@
+"""Steady: LMR that leaves a quiet stream alone, and knows the class shares of a stream when its images turn bad.
+
+The bias correction of LMR drives the mean prediction to equal shares of all classes. A camera that sees 80 % cars is
+then made worse. The mean prediction cannot tell a biased model from a skewed world, but time can: class shares do not
+jump when the weather does. Four rules follow:
+
+1. While nothing changes, answer with the frozen model and count its labels: the class shares of this stream.
+2. A change of the images is seen in their pixels. The frozen model then answers 32 new images. If it is as certain as
+   before, the stream is quiet again. If not, the stream has drifted.
+3. While the stream is drifted, adapt as LMR does, with the counted shares in place of equal ones (eq. 17).
+4. Time is counted in new images: frames that repeat the last one teach nothing.
+
+The stream's own count of images decides where a block of eight ends, and everything is decided there. So the answers do
+not depend on the batches. Equation numbers are those of the paper of LMR. docs/steady.md has the derivation and the
+measurements.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lmr.core.bases.norms import NormMethod
+from lmr.core.card import Card, Preset, Role
+from lmr.core.functional.margin import adapt_margin, correct_bias, find_candidates, gate, measure_margin
+from lmr.core.functional.prior import parse_prior, share_counts
+from lmr.core.method import COUNTS, SHARES, Ranges
+from lmr.core.optim import Optimizer
+from lmr.core.prediction import AdaptedParameters, State, Step
+from lmr.core.registry import register
+from lmr.core.streams import Streams, choose_rows
+from lmr.methods.lmr import LMR
+
+BLOCK = 8  # images of a stream between two decisions
+LOOK = 32  # new images on which a new domain is judged, and over which recent images are averaged
+FAR = 1.0  # a domain has changed if the mean of a pixel statistic moved by this many variances between images
+NEAR = 0.5  # a drifted stream is quiet again within this distance of its quiet images
+DOUBT = 1.5  # a domain is drifted if the frozen model's doubt, 1 - confidence, is this many times that of quiet images
+CLEARER = 0.05  # quiet images with so much more confidence than those before replace their counts
+MEMORY = 2048  # quiet images after which counted labels fade
+PATIENCE = 64  # from 512 new images of a domain on, a step waits for 1/64 of them
+# The variance of each pixel statistic between clean images (CIFAR-10's test set; 250 photographs of ImageNet at 224
+# pixels give values from 0.7 to 3 times these).
+VARIANCES = (0.25, 0.08, 0.14, 0.48, 0.15, 0.035, 0.032, 1.7, 0.27)
+
+_CARD = Card(
+    source="this project",
+    year=2026,
+    role=Role.OURS,
+    presets={
+        "default": Preset({}, "values of LMR for CIFAR-100-C and ImageNet-C"),
+        "cifar10-c": Preset({"gamma0": 0.3, "beta": 3.0}, "values of LMR for CIFAR-10-C"),
+    },
+    gated=True,
+)
+
+
+@register("steady", _CARD)
+class Steady(NormMethod):
+    """LMR with the class shares of quiet times: the frozen model until the images change.
+
+    With ``prior="history"`` the stream is expected to begin with ordinary images. With "uniform" or given shares it
+    adapts from the first image on.
+    """
+
+    lr: float = 1e-3  # learning rate of Adam
+    delta: float = 0.03  # width of the candidate set, in cosines (eq. 5)
+    negatives: int = 5  # K, the number of hardest classes outside the candidate set (eq. 8)
+    tau: float = 0.3  # confidence below which a sample does not enter the loss (eq. 10)
+    gamma0: float = 4.0  # target margin of a class with its fair share of the mass (eq. 14)
+    beta: float = 1.0  # how fast the target falls with a class's share of the mass (eq. 14)
+    eta: float = 0.05  # step size of the bias correction (eq. 17)
+    mu: float = 0.8  # memory of the running prediction (eq. 16)
+    clip: float = 2.0  # largest absolute bias
+    eps: float = 1e-6  # epsilon of all equations
+    prior: Literal["history", "uniform"] | tuple[float, ...] = "history"  # class shares: counted, equal, or given
+
+    def prepare(self) -> None:
+        self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
+        self._require_between(0, 1 - 1e-9, "tau", "mu")
+        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "eps")
+        self._require_count("negatives", most=10**9)
+        self.optim = Optimizer("adam", self.lr)
+        self.given = None if self.prior == "history" else parse_prior(self.prior, self.classifier.prototypes)
+        super().prepare()
+
+    def begin(self) -> Mapping[str, Tensor | int]:
+        zero = self.classifier.prototypes.new_zeros(())
+        classes, signs = zero.repeat(self.classifier.classes), zero.repeat(len(VARIANCES))
+        return {
+            **self._begin_domain(),
+            "adapting": int(self.given is not None),
+            "images": 0,
+            "history": classes,  # labels of quiet images
+            "labels": classes,  # labels of the new domain that is being judged
+            "last": signs,  # pixel statistics of the last image
+            "recent": signs,  # their mean over recent images
+            "key": signs,  # their mean over the first images of this domain
+            "quiet": signs,  # their mean over the first images of the quiet domain
+            "looked": zero,  # new images in the key, until there are enough
+            "certainty": zero,  # mean confidence of the frozen model on these
+            "quiet_certainty": zero,  # mean confidence of the frozen model on quiet images; 0: none yet
+            "block": zero.repeat(2 + len(VARIANCES)),  # sums over this block: new images, confidence, statistics
+        }
+
+    def _begin_domain(self) -> dict[str, Tensor]:
+        """Return what adapting to one domain starts with."""
+        zero = self.classifier.prototypes.new_zeros(())
+        classes = zero.repeat(self.classifier.classes)
+        norms = {key: torch.as_tensor(value) for key, value in super().begin().items()}
+        return {
+            **norms,
+            "gradient": torch.zeros_like(norms["norms"]),  # sums since the last step, as the four below
+            "weight": zero,
+            "fresh": zero,  # new images
+            "gained": classes,  # mass
+            "answers": classes,  # probabilities
+            "mass": classes + 1 / self.classifier.classes,  # every class has its fair share at first
+            "bias": classes,
+            "running": classes,
+            "age": zero,  # new images of this domain
+        }
+
+    def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
+        sums = ("weight", "fresh", "gained", "answers", "mass", "age", "history", "labels", "looked")
+        own: Ranges = dict.fromkeys(sums, (0, None)) | dict.fromkeys(("running", "certainty"), SHARES)
+        own |= {"bias": (-self.clip, self.clip), "quiet_certainty": SHARES, "adapting": (0, 1), "images": COUNTS}
+        return super().ranges(state) | own
+
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        signs = describe_pixels(images)
+        novelty = measure_novelty(signs, state["last"], state["images"] > 0, streams)
+        quiet = streams.spread(state["adapting"] == 0)
+        logits = signs.new_zeros(len(images), self.classifier.classes)
+        if bool(quiet.any()):
+            logits[quiet] = self.classifier(images[quiet]).to(logits.dtype)
+        steps, block = state["steps"], (streams.spread(state["images"] % BLOCK) + streams.rank()) // BLOCK
+        for number in range(int(block.max()) + 1):
+            own = block == number
+            some = streams.take(own)
+            logits[own], state = self._answer_block(images[own], logits[own], quiet[own], novelty[own], state, some)
+            state = self._watch_block(logits[own], signs[own], novelty[own], state, some)
+        last = streams.rank() == streams.spread(streams.sizes - 1)
+        state = state | {"last": streams.sum(signs * last.unsqueeze(1))}
+        return Step(logits, state, {"stepped": state["steps"] != steps, "adapting": state["adapting"]})
+
+    def _answer_block(
+        self, images: Tensor, logits: Tensor, known: Tensor, novelty: Tensor, state: State, streams: Streams
+    ) -> tuple[Tensor, State]:
+        """Return logits [n, C] of images of one block, and the state with what drifted streams learn from them.
+
+        ``logits`` are those of the frozen model where ``known`` [n].
+        """
+        adapting = streams.spread(state["adapting"] > 0)
+        missing = ~adapting & ~known
+        if bool(missing.any()):
+            logits[missing] = self.classifier(images[missing]).to(logits.dtype)
+        if not bool(adapting.any()):
+            return logits, state
+        own, novelty = streams.take(adapting), novelty[adapting]
+        measured = self.tower.measure(images[adapting], state["norms"], own, self._measure)  # eqs. 2, 5-8, 10
+        margin, _, before, weight, top = measured.values
+        weight = weight * novelty
+        target = adapt_margin(state["mass"], torch.zeros_like(weight), top, own, self.gamma0, self.beta, self.eps)
+        gradient = measured.pull_back(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
+        answers = before + own.spread(state["bias"])  # eq. 15
+        logits[adapting] = answers.to(logits.dtype)
+        gained = F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1)
+        new = {
+            "gradient": gradient,
+            "weight": own.sum(weight),
+            "fresh": own.sum(novelty),
+            "age": own.sum(novelty),
+            "gained": own.sum(gained),
+            "answers": own.sum(answers.softmax(1) * novelty.unsqueeze(1)),
+        }
+        return logits, state | {key: state[key] + value for key, value in new.items()}
+
+    def _measure(self, cosines: Tensor) -> tuple[Tensor, ...]:
+        """Return each sample's margin, whether it enters the loss, logits, weight and top class."""
+        logits, fixed = self.classifier.logits(cosines), cosines.detach()
+        candidates = find_candidates(fixed, self.delta)  # eq. 5
+        margin, negatives = measure_margin(logits, fixed, candidates, self.negatives, self.eps)  # eqs. 6-8
+        weight = gate(logits, self.tau) * negatives.any(1)  # eq. 10
+        return margin, weight > 0, logits, weight, fixed.argmax(1)
+
+    def _watch_block(self, logits: Tensor, signs: Tensor, novelty: Tensor, state: State, streams: Streams) -> State:
+        """Return the state after images of one block: count labels, and decide where the block has ended."""
+        probabilities = logits.softmax(1)
+        sums = torch.cat([torch.ones_like(signs[:, :1]), probabilities.amax(1, keepdim=True), signs], 1)
+        labels = streams.sum(F.one_hot(probabilities.argmax(1), self.classifier.classes) * novelty.unsqueeze(1))
+        looking = (state["looked"] < LOOK).unsqueeze(1)
+        quiet = (state["adapting"] == 0).unsqueeze(1) & ~looking
+        state = state | {
+            "images": state["images"] + streams.sizes,
+            "block": state["block"] + streams.sum(sums * novelty.unsqueeze(1)),
+            "history": state["history"] + labels * quiet,
+            "labels": state["labels"] + labels * looking,
+        }
+        ended = (streams.sizes > 0) & (state["images"] % BLOCK == 0)
+        if not bool(ended.any()):
+            return state
+        new = self._judge_domain(self._take_step(state))
+        return {key: choose_rows(ended, new[key], value) for key, value in state.items()}
+
+    def _take_step(self, state: State) -> State:
+        """Return the state after a step of the streams that have gathered enough new images for one."""
+        enough = (state["adapting"] > 0) & (state["fresh"] >= (state["age"] / PATIENCE).clamp(min=BLOCK))
+        if not bool(enough.any()):
+            return state
+        stepped = enough & (state["weight"] > 0)
+        gradient = state["gradient"] / (state["weight"] + self.eps).unsqueeze(1)  # of eq. 9
+        mean = state["answers"] / state["fresh"].clamp(min=self.eps).unsqueeze(1)  # u of eq. 16
+        begun = state["running"].sum(1) > 0
+        bias, running = correct_bias(  # eqs. 16, 17
+            state["bias"], state["running"], begun, mean, self.eta, self.mu, self.clip, self.eps, self._refer(state)
+        )
+        new = {"bias": bias, "running": running, "mass": state["mass"] + state["gained"]}  # eq. 12
+        new |= {key: torch.zeros_like(state[key]) for key in ("gradient", "weight", "fresh", "gained", "answers")}
+        new = {key: choose_rows(enough, value, state[key]) for key, value in new.items()}
+        if bool(stepped.any()):
+            new |= self.optim.descend(state, gradient, stepped)
+        return state | new
+
+    def _refer(self, state: State) -> Tensor:
+        """Return the class shares [A, C] that the mean prediction is driven to."""
+        return share_counts(state["history"]) if self.given is None else self.given.expand_as(state["history"])
+
+    def _judge_domain(self, state: State) -> State:
+        """Return the state after a block: has the domain changed, and is the new one quiet or drifted?"""
+        count, block = state["block"][:, 0], state["block"] / state["block"][:, :1].clamp(min=self.eps)
+        certainty, signs = block[:, 1], block[:, 2:]
+        looking, adapting = state["looked"] < LOOK, state["adapting"] > 0
+        looked = state["looked"] + count * looking
+        part = (count / looked.clamp(min=self.eps)).unsqueeze(1)
+        recent = state["recent"].lerp(signs, (count / LOOK).clamp(max=1).unsqueeze(1))
+        key = choose_rows(looking, state["key"].lerp(signs, part), state["key"])
+        state = state | {
+            "block": torch.zeros_like(state["block"]),
+            "looked": looked,
+            "key": key,
+            "recent": choose_rows(looking, key, recent),
+            "certainty": choose_rows(looking, state["certainty"].lerp(certainty, part[:, 0]), state["certainty"]),
+        }
+        quiet = ~looking & ~adapting
+        fade = choose_rows(quiet, 1 - count / MEMORY, torch.ones_like(count)).clamp(min=0)
+        known = state["quiet_certainty"].lerp(certainty, (count / MEMORY).clamp(max=1))
+        state |= {"history": state["history"] * fade.unsqueeze(1)}
+        state |= {"quiet_certainty": choose_rows(quiet, known, state["quiet_certainty"])}
+        state = self._restart(state, ~looking & (self._distance(state, "key") > FAR))
+        return self._conclude(state, looking & (looked >= LOOK))
+
+    def _distance(self, state: State, key: str) -> Tensor:
+        """Return how far recent images are from a key [A]: the largest distance of a statistic, in variances."""
+        variances = state["recent"].new_tensor(VARIANCES)
+        return ((state["recent"] - state[key]).square() / variances).amax(1)
+
+    def _restart(self, state: State, changed: Tensor) -> State:
+        """Return the state of streams whose domain has ``changed`` [A]: look at the new one with the frozen model.
+
+        A drifted stream whose images are again like its quiet ones is quiet at once.
+        """
+        if not bool(changed.any()):
+            return state
+        new = {key: value.expand_as(state[key]) for key, value in self._begin_domain().items()}
+        new["adapting"] = torch.full_like(state["adapting"], self.given is not None)
+        again = (state["adapting"] > 0) & (state["quiet_certainty"] > 0) & (self._distance(state, "quiet") < NEAR)
+        again &= torch.tensor(self.given is None, device=again.device)
+        new["looked"] = torch.where(again, state["looked"], 0)
+        new["key"] = choose_rows(again, state["quiet"], torch.zeros_like(state["key"]))
+        new |= {key: torch.zeros_like(state[key]) for key in ("labels", "certainty")}
+        return state | {key: choose_rows(changed, value, state[key]) for key, value in new.items()}
+
+    def _conclude(self, state: State, judged: Tensor) -> State:
+        """Return the state of streams whose new domain has been looked at: quiet or drifted."""
+        if not bool(judged.any()) or self.given is not None:
+            return state
+        certainty, before = state["certainty"], state["quiet_certainty"]
+        first = before == 0
+        quiet = first | (1 - certainty <= DOUBT * (1 - before))
+        replaced = (first | (certainty > before + CLEARER)).unsqueeze(1)
+        new = {
+            "adapting": (~quiet).to(state["adapting"].dtype),
+            "quiet": choose_rows(quiet, state["key"], state["quiet"]),
+            "quiet_certainty": torch.where(quiet, certainty, before),
+            "history": choose_rows(quiet, state["labels"] + state["history"] * ~replaced, state["history"]),
+            "labels": torch.zeros_like(state["labels"]),
+        }
+        return state | {key: choose_rows(judged, value, state[key]) for key, value in new.items()}
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        return self.tower.logits(images, state["norms"], streams) + streams.spread(state["bias"])  # eq. 15
+
+    def fill_state(self, images: Tensor) -> None:
+        self.state["adapting"].fill_(1)
+
+    def _export(self, state: State) -> AdaptedParameters:
+        return dataclasses.replace(super()._export(state), offset=state["bias"][0].clone())
+
+    @classmethod
+    def choose_values(cls, classes: int) -> dict[str, Any]:
+        return LMR.choose_values(classes)
+
+    @property
+    def margin_width(self) -> float:
+        return self.delta
+
+    def logit_offset(self) -> Tensor:
+        return self.state["bias"]
+
+
+def describe_pixels(images: Tensor) -> Tensor:
+    """Return nine numbers [B, 9] on the light, colour, contrast and detail of normalised images [B, 3, H, W].
+
+    They are the means of grey and two colour differences, then logarithms: the variance of grey, its power at coarse
+    against all scales, at fine against coarse scales and at the finest against fine scales, the variance of colour
+    against grey, and the power of colour at fine scales against its variance.
+    """
+    pixels = images if images.dtype == torch.float64 else images.float()
+    red, green, blue = pixels.unbind(1) if pixels.shape[1] == 3 else (pixels.mean(1),) * 3
+    grey, first, second = pixels.mean(1), red - green, (red + green) / 2 - blue
+    coarse = F.avg_pool2d(grey.unsqueeze(1), 2, ceil_mode=True).squeeze(1)
+    finest = _differences(grey, 2)
+    contrast, fine, rough = _spread(grey), _differences(grey), _differences(coarse)
+    colour = _spread(first), _spread(second), _differences(first)
+    logs = torch.stack([contrast, fine, rough, finest, colour[0] + colour[1], colour[0], colour[2]]).add(1e-5).log()
+    v, f, r, z, c, a, d = logs
+    means = [plane.mean((1, 2)) for plane in (grey, first, second)]
+    return torch.stack([*means, v, r - v, f - r, z - f, c - v, d - a], 1)
+
+
+def _spread(planes: Tensor) -> Tensor:
+    return planes.flatten(1).var(1, correction=0)
+
+
+def _differences(planes: Tensor, order: int = 1) -> Tensor:
+    """Return the mean square of differences of neighbours along both axes [B]; of ``order`` 2, of the Laplacian."""
+    if order == 2:
+        inner = planes[:, 1:-1, 1:-1]
+        around = planes[:, :-2, 1:-1] + planes[:, 2:, 1:-1] + planes[:, 1:-1, :-2] + planes[:, 1:-1, 2:]
+        parts = (4 * inner - around,)
+    else:
+        parts = planes[:, :, 1:] - planes[:, :, :-1], planes[:, 1:] - planes[:, :-1]
+    return sum((part.square().flatten(1).sum(1) / max(1, part[0].numel()) for part in parts), planes.new_zeros(()))
+
+
+def measure_novelty(signs: Tensor, last: Tensor, begun: Tensor, streams: Streams) -> Tensor:
+    """Return how new each image is beside the one before it in its stream [B]: 0 for the same, 1 for an unrelated one.
+
+    It is the mean square difference of the pixel statistics [B, S] in units of that between two independent images, at
+    most 2. The first image of a stream has 1.
+    """
+    order = torch.argsort(streams.index, stable=True)
+    before = torch.empty_like(signs)
+    before[order] = signs[order].roll(1, 0)
+    starts = streams.rank() == 0
+    before[starts] = streams.spread(last.to(signs.dtype))[starts]
+    novelty = ((signs - before).square() / (2 * signs.new_tensor(VARIANCES))).mean(1).clamp(max=2)
+    return torch.where(starts & ~streams.spread(begun), 1.0, novelty)
