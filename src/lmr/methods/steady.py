@@ -343,9 +343,9 @@ def _differences(planes: Tensor, order: int = 1) -> Tensor:
     if order == 2:
         inner = planes[:, 1:-1, 1:-1]
         around = planes[:, :-2, 1:-1] + planes[:, 2:, 1:-1] + planes[:, 1:-1, :-2] + planes[:, 1:-1, 2:]
-        parts = (4 * inner - around,)
+        parts = [4 * inner - around]
     else:
-        parts = planes[:, :, 1:] - planes[:, :, :-1], planes[:, 1:] - planes[:, :-1]
+        parts = [planes[:, :, 1:] - planes[:, :, :-1], planes[:, 1:] - planes[:, :-1]]
     return sum((part.square().flatten(1).sum(1) / max(1, part[0].numel()) for part in parts), planes.new_zeros(()))
 
 
