@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import resource
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from lmr.apps.serve import (
     choose_token,
     create_served,
     keep_freed_memory,
+    leave_if_loading,
     open_store,
     serve_classifier,
 )
@@ -129,6 +132,20 @@ def test_a_step_finds_its_memory_mapped() -> None:
 
     count_faults(2)
     assert count_faults(3) < 500
+
+
+def test_process_that_still_loads_is_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    leave_if_loading()
+    assert not codes
+    done = threading.Event()
+    loader = threading.Thread(target=done.wait, name="lmr-load")
+    loader.start()
+    leave_if_loading()
+    done.set()
+    loader.join()
+    assert codes == [0]
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

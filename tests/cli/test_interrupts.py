@@ -126,6 +126,18 @@ def test_a_request_to_terminate_does_the_same(folder: Path, tmp_path: Path) -> N
     assert (process.returncode, said) == (130, "lmr: Interrupted.\n")
 
 
+@pytest.mark.parametrize("module", ["lmr.apps.serve", "lmr.models.embedded"])
+def test_service_that_is_ended_before_it_listens_has_done_its_work(module: str, tmp_path: Path) -> None:
+    words = ["serve", "--labels", "cat,dog", "--port", "0", "--state-dir", str(tmp_path / "states")]
+    process = start(f"tell:{module}", words)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    _, said = finish(process)
+    assert process.returncode == 0
+    assert "Traceback" not in said
+
+
 def test_an_ignored_interrupt_stays_ignored() -> None:
     """As a shell starts a process in the background of a script."""
     process = subprocess.Popen(

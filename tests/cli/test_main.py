@@ -122,10 +122,12 @@ def test_benchmark_commands_say_what_is_wrong(
     assert not list(tmp_path.iterdir())
 
 
-def test_predict_warns_of_formulas_in_spreadsheets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predict_explains_formulas_in_spreadsheets(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["predict", "--help"])
-    assert "begins with = + - or @ as a formula" in " ".join(capsys.readouterr().out.split())
+    assert "begins with = + - or @ has a ' before it, so that no spreadsheet takes it for a formula" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 MINE = '''

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -291,3 +294,70 @@ def test_service_on_other_towers_leaves_the_fused_setting_as_it_was() -> None:
 
     run_together(*(lambda bank=bank: work(bank) for bank in banks))
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_child_of_a_fork_answers_while_another_thread_steps() -> None:
+    """A fork copies locks that other threads hold, and norms that hold the parameters of a stream."""
+    clip = small_world.make_classifier()
+    stepping, asked = lmr.create("lmr", clip), lmr.create("lmr", clip)
+    images, stop = small_world.make_images(0), threading.Event()
+    expected, plain = asked.predict(images).logits, clip(images)
+
+    def work() -> None:
+        while not stop.is_set():
+            stepping.step(images)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        for _ in range(10):
+            child = os.fork()
+            if not child:
+                same = torch.equal(asked.predict(images).logits, expected) and torch.equal(clip(images), plain)
+                os._exit(0 if same else 1)
+            assert wait_for_child(child) == 0
+    finally:
+        stop.set()
+        thread.join(120)
+
+
+def wait_for_child(child: int) -> int | None:
+    """Return the exit code of a child; None if it does not end."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_fork_inside_of_a_tower_does_not_wait_for_others() -> None:
+    """They may wait for this thread."""
+    first, second = small_world.make_classifier(), small_world.make_classifier()
+    with hold(first.encoder):  # the lock with the smaller number is held by the other thread
+        pass
+    inside, go = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with hold(first.encoder):
+            inside.set()
+            assert go.wait(60)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert inside.wait(60)
+    with hold(second.encoder):
+        child = os.fork()
+        if not child:
+            second(small_world.make_images(0))
+            os._exit(0)
+        assert wait_for_child(child) == 0
+    go.set()
+    thread.join(60)
+    with hold(first.encoder, second.encoder):
+        pass

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 STORE_FILE = "streams.sqlite"
 _NEEDED = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")  # of the extra "serve"
 _TOKEN_LENGTH = 16
+_LOADER = "lmr-load"  # the name of the thread
+_LOAD_SECONDS = 5.0  # to wait for it at the end
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of parameters, mallopt(3)
 _NEVER, _LARGEST = 2**31 - 1, 32 * 2**20  # bytes; the largest that glibc takes
 Report = Callable[[str], object]  # gets messages for people
@@ -116,6 +119,8 @@ def serve_classifier(
 
     def load() -> None:
         backbone, method = plan.load()
+        if service.stopping.is_set():  # it was ended in the meantime
+            return
         engine = plan.start_engine(method, open_store(where.state_dir, method, plan.watch))
         engines.append(engine)
         service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
@@ -146,10 +151,23 @@ def _run_beside(load: Callable[[], None], server: Server) -> None:
             failed.append(error)
             server.drain()
 
-    threading.Thread(target=load_or_stop, name="lmr-load", daemon=True).start()
+    loader = threading.Thread(target=load_or_stop, name=_LOADER, daemon=True)
+    loader.start()
     server.run()
+    loader.join(_LOAD_SECONDS)  # it has ended, unless the server was ended while it loads
     if failed:
         raise failed[0]
+
+
+def leave_if_loading() -> None:
+    """End this process with code 0 if it still loads a model, after a signal that came meanwhile.
+
+    Python cannot end a thread, and a thread inside of torch aborts the process when Python itself ends.
+    """
+    if any(thread.name == _LOADER for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def keep_freed_memory() -> None:

@@ -21,27 +21,30 @@ EXTRAS = {
     "remote": ("fsspec",),
     "ray": ("ray",),
 }
+ENDLESS = ("serve",)  # commands that only a signal ends
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; ``argv`` are its words, by default those of this process.
 
     0: done. 1: done, but the result is a complaint, such as a failed check. 2: the command cannot run; an error message
-    on standard error says why. 130: interrupted by Ctrl-C or SIGTERM. 141: the reader of standard output closed it.
+    on standard error says why. 130: interrupted by Ctrl-C or SIGTERM; 0 for a command that only a signal ends, as in
+    ``lmr serve``. 141: the reader of standard output closed it.
     --help and wrong options raise SystemExit, as argparse does.
     """
     whole = argv is None
     if whole:
         _accept_any_text()
-    with Interrupts(whole) as interrupts:
+    words = sys.argv[1:] if argv is None else argv
+    with Interrupts(whole, 0 if words and words[0] in ENDLESS else 130) as interrupts:
         try:
-            message, code = _run(sys.argv[1:] if argv is None else argv)
+            message, code = _run(words)
         except KeyboardInterrupt as stop:
-            message, code = str(stop) or INTERRUPTED, 130
+            message, code = str(stop) or INTERRUPTED, interrupts.code
         except Exception:
             if not interrupts.seen:
                 raise
-            message, code = INTERRUPTED, 130  # the interrupt came out of some library as another exception
+            message, code = INTERRUPTED, interrupts.code  # it came out of some library as another exception
     return _end(message, code)
 
 

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM while a command runs: one line and the exit code 130, at any moment, also during imports.
+"""Ctrl-C and SIGTERM while a command runs: one line and an exit code, 130, at any moment, also during imports.
+
+A command that only a signal ends, such as ``lmr serve``, has done what it was asked to: its code is 0, also before it
+has begun to serve. Until then it has nothing open in any import, so that a signal ends the process at once there too.
 
 An exception that is raised inside the import of a C extension can come out as another one (ImportError, SystemError)
 or be printed and lost. While a command imports its modules nothing is open yet, so a signal ends the process at once;
@@ -22,8 +25,8 @@ class Interrupts:
     Python's own exit would print a traceback for it. Otherwise only SIGTERM is handled, while the command runs.
     """
 
-    def __init__(self, whole: bool) -> None:
-        self.whole = whole
+    def __init__(self, whole: bool, code: int = 130) -> None:
+        self.whole, self.code = whole, code
         self.seen = False
         self._before: signal._HANDLER = None
 
@@ -47,10 +50,17 @@ class Interrupts:
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.seen = True
-        if self.whole and _is_importing(frame):
+        if self.whole and (_is_importing(frame) or (self.code == 0 and _is_in_import(frame))):
             os.write(2, f"lmr: {INTERRUPTED}\n".encode())
-            os._exit(130)
+            os._exit(self.code)
         raise KeyboardInterrupt
+
+
+def _is_in_import(frame: FrameType | None) -> bool:
+    """Return whether any import is under way: an exception there may be printed and lost."""
+    while frame is not None and "importlib" not in frame.f_code.co_filename:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_importing(frame: FrameType | None) -> bool:

@@ -78,8 +78,7 @@ lines:
           {"path": ..., "frame": 50, "time": 2.0, ...}   for the frames of a video, counted from 0
   .csv    path,label,probability,top1,...,topN,error   where top1 is label:probability
           path,frame,time,label,...   if a video is among the sources
-          Cells are written as they are. A spreadsheet may read one that begins with = + - or @ as a formula; where
-          file names or labels come from others, import the columns as text, or write .jsonl.
+          A cell that begins with = + - or @ has a ' before it, so that no spreadsheet takes it for a formula.
 
 exit codes: 0 done, 1 every image failed, 2 the command cannot run (an error message says why), 130 interrupted,
 141 the reader of standard output closed it."""

@@ -175,7 +175,7 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
     from lmr.apps.model_options import choose_prompts, read_labels
-    from lmr.apps.serve import ServingPlan, serve_classifier
+    from lmr.apps.serve import ServingPlan, leave_if_loading, serve_classifier
     from lmr.watch.settings import read_watch
 
     options.log_level = options.log_level or ("warning" if options.demo else "info")
@@ -203,6 +203,7 @@ def run(options: argparse.Namespace) -> str | None:
         raise LmrError("--replicas, --replica-cpus and --partitions are for a cluster; give --ray with them.")
     else:
         serve_classifier(plan, where, report=_report)
+        leave_if_loading()
     return None
 
 

@@ -3,11 +3,15 @@
 A tower is in use for as long as a step needs it, forward and backward: its norms may hold the parameters of one stream,
 and its buffers are reused by the next call. The locks are kept outside of the modules, so that modules can be copied
 and pickled.
+
+A process that is forked has the thread that forked it alone. If another thread held a tower, the child would wait for
+it forever, and its norms would keep the parameters of a stream. So a fork waits until no other thread holds anything.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -29,6 +33,8 @@ class _Lock:
 _LOCKS: WeakKeyDictionary[nn.Module, _Lock] = WeakKeyDictionary()  # of single modules
 _SETS: WeakKeyDictionary[nn.Module, tuple[_Lock, ...]] = WeakKeyDictionary()  # of towers: all that belong to one
 _REGISTRY = threading.Lock()
+_THREAD = threading.local()  # ``depth``: how many times a thread is inside of ``hold``
+_LEAVES = [_REGISTRY]  # locks inside of which no other is acquired
 
 
 @contextmanager
@@ -42,7 +48,13 @@ def hold(*towers: nn.Module) -> Iterator[None]:
     with ExitStack() as stack:
         for lock in sorted(locks, key=lambda lock: lock.number):
             stack.enter_context(lock.inner)
+        _THREAD.depth = getattr(_THREAD, "depth", 0) + 1
+        stack.callback(_leave)
         yield
+
+
+def _leave() -> None:
+    _THREAD.depth -= 1
 
 
 def _find_locks(tower: nn.Module) -> tuple[_Lock, ...]:
@@ -55,3 +67,52 @@ def _find_locks(tower: nn.Module) -> tuple[_Lock, ...]:
             norms: list[nn.Module] = [module for module in tower.modules() if isinstance(module, nn.LayerNorm)]
             _SETS[tower] = tuple(_LOCKS.setdefault(module, _Lock()) for module in norms or [tower])
         return _SETS[tower]
+
+
+def make_leaf() -> threading.Lock:
+    """Return a lock for values of this process that a fork copies whole. No other lock is acquired inside of it."""
+    lock = threading.Lock()
+    _LEAVES.append(lock)
+    return lock
+
+
+class _Fork:
+    """The locks that are held from before a fork until it is done, on both sides."""
+
+    def __init__(self) -> None:
+        self._held: list[_Lock] = []
+        self._holds = False
+
+    def begin(self) -> None:
+        """Acquire all locks: those of towers in their order, then the leaves.
+
+        A thread that forks inside of ``hold`` does not wait, as it could be waited for. Its child can use that tower.
+        """
+        while not getattr(_THREAD, "depth", 0):
+            with _REGISTRY:
+                known = sorted(_LOCKS.values(), key=lambda lock: lock.number)
+            for lock in known:
+                lock.inner.acquire()
+            for leaf in _LEAVES:
+                leaf.acquire()
+            if set(_LOCKS.values()) <= set(known):  # no tower is new since
+                self._held, self._holds = known, True
+                return
+            self._release(known)
+
+    def end(self) -> None:
+        """Release them, in the parent and in the child."""
+        if self._holds:
+            held, self._held, self._holds = self._held, [], False
+            self._release(held)
+
+    def _release(self, locks: list[_Lock]) -> None:
+        for leaf in reversed(_LEAVES):
+            leaf.release()
+        for lock in reversed(locks):
+            lock.inner.release()
+
+
+_FORK = _Fork()
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(before=_FORK.begin, after_in_parent=_FORK.end, after_in_child=_FORK.end)

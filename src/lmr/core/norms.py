@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lmr.core.errors import LmrError
-from lmr.core.locks import hold
+from lmr.core.locks import hold, make_leaf
 
 _TOP = (9, 10, 11)  # the top blocks of a transformer of twelve
 _LENT = ("weight", "bias", "forward")  # instance attributes that hide a norm's own while it is served
@@ -276,7 +275,7 @@ def _holds_norm(block: nn.Module) -> bool:
     return any(isinstance(module, nn.LayerNorm) for module in block.modules())
 
 
-_FUSED = threading.Lock()  # guards the two below
+_FUSED = make_leaf()  # guards the two below
 _fused_avoided = 0  # how many services avoid the fused layers
 _fused_setting = True  # what the user had set before the first of them
 

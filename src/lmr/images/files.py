@@ -318,6 +318,10 @@ def _explain(error: Exception, formats: tuple[str, ...] | None, max_pixels: int 
 
 _muting = ExitStack()
 _muting_lock = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a child has no other thread that could release it
+    os.register_at_fork(
+        before=_muting_lock.acquire, after_in_parent=_muting_lock.release, after_in_child=_muting_lock.release
+    )
 _muting_users = 0
 
 

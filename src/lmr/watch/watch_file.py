@@ -160,7 +160,7 @@ def _read(kind: Any, value: Any, name: str) -> Any:
     """Return a value of JSON as ``kind``, or raise a ValueError with its ``name``. Nothing is converted or left out."""
     origin, inner = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind):
-        fields = _list_fields(kind)
+        fields: dict[str, Any] = _list_fields(kind)  # type: ignore[arg-type]  # a class has a hash
         if isinstance(value, dict) and value.keys() == fields.keys():
             read = {key: _read(hint, value[key], f"{name}.{key}") for key, hint in fields.items()}
             return kind(**read)  # type: ignore[operator]  # it is a class

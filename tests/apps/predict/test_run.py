@@ -224,6 +224,23 @@ def test_names_that_are_no_text_survive_both_formats(here: Path) -> None:
         assert [row["path"] for row in csv.DictReader(file)] == sources
 
 
+def test_cells_that_look_like_formulas_are_text(here: Path) -> None:
+    """They are resumed as what they are."""
+    pixels = draw(range(1))[0][0]
+    names = ["=1+1.png", "+1.png", "-1.png", "@sum.png", "'=1.png", "'quoted'.png"]
+    for name in names:
+        Image.fromarray(pixels).save(name)
+    labels = "=red circle,@blue star"
+    predict_images(names, labels, out="o.csv", state="s")
+    with open("o.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == [f"'{name}" for name in names[:5]] + names[5:]
+    assert all(cell[:2] in ("'=", "'@") for row in rows for cell in (row["label"], row["top1"], row["top2"]))
+    again = predict_images(names, labels, out="o.csv", state="s", resume=True)
+    assert (again.images, again.earlier) == (len(names), len(names))
+    assert set(again.counts) <= {"=red circle", "@blue star"}
+
+
 def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = ImageAnswer("größe.png", [("日本", 0.5)])
     raw = io.BytesIO()

@@ -173,6 +173,16 @@ def test_dry_run_shows_streams_and_writes_nothing(cams: Path, capsys: pytest.Cap
     assert photograph(cams) == before
 
 
+def test_names_of_folders_do_nothing_to_the_terminal(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("cams/a").rename("cams/\x1b[2Ja")
+    words = ("cams", "--labels", TEXT, "--stream-by", "folder", "--out", "o.jsonl")
+    for more in (("--dry-run",), ()):
+        code, out, err = run_here(capsys, *words, *more)
+        assert code == 0
+        assert "\x1b" not in out + err
+        assert r"cams/\x1b[2Ja" in out + err
+
+
 def test_what_cannot_run_is_refused(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["cams", "--labels", TEXT, "--stream-by", "folder"]
     Path("done.jsonl").write_text("{}\n")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import Response
+from starlette.types import Message
 
 from lmr.service.app import events
+from lmr.service.app.errors import HttpProblem
 from lmr.service.engine.status import Changes, Overview, ServiceEvent
 from scripted_engine import make_status
 from service_maker import ScriptedService
@@ -132,6 +138,39 @@ def test_only_so_many_clients_listen(service: ScriptedService, monkeypatch: pyte
     answer = service.client.get("/v1/events")
     assert answer.status_code == 429
     assert answer.headers["Retry-After"] == "5"
+
+
+def test_listeners_of_a_rush_are_counted_before_their_first_frame(service: ScriptedService) -> None:
+    """All of them arrive before any is sent something."""
+
+    async def rush() -> list[int]:
+        app = service.server.service
+        request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(service=app)))
+        codes, before = [], app.listeners
+        answers: list[Response] = []
+        for _ in range(events.CLIENTS + 5 - before):
+            try:
+                answers.append(await events.get_events(request))  # type: ignore[arg-type]
+                codes.append(200)
+            except HttpProblem as problem:
+                codes.append(problem.status)
+        for answer in answers:  # whose clients have gone
+            with suppress(OSError):
+                await answer({"type": "http"}, _receive, _fail)
+        assert app.listeners == before
+        return codes
+
+    codes = asyncio.run(rush())
+    assert codes[-5:] == [429] * 5
+    assert set(codes[:-5]) == {200}
+
+
+async def _receive() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _fail(message: Message) -> None:
+    raise OSError("the connection is closed")
 
 
 def test_client_that_goes_is_forgotten(service: ScriptedService) -> None:

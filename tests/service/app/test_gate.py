@@ -83,7 +83,19 @@ def test_without_token_only_requests_to_this_machine(service: ScriptedService, h
 
 
 @pytest.mark.parametrize(
-    "headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}]
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "null"},
+        {"Origin": "http://["},
+        {"Origin": "http://127.0.0.1:x"},
+        {"Origin": "http://127.0.0.1"},
+        {"Origin": "http://127.0.0.1:9"},
+        {"Origin": "http://localhost:9", "Host": "localhost:8080"},
+        {"Origin": "https://localhost:8080", "Host": "localhost:8080"},
+    ],
 )
 def test_without_token_no_page_of_another_site(service: ScriptedService, headers: dict[str, str]) -> None:
     answer = service.client.post("/v1/streams/cam:reset", headers=headers)
@@ -94,6 +106,12 @@ def test_without_token_no_page_of_another_site(service: ScriptedService, headers
 
 def test_own_page_may(service: ScriptedService) -> None:
     assert service.client.get("/v1/streams", headers={"Origin": service.server.url}).status_code == 200
+    for origin, host in (("http://LOCALHOST", "localhost:80"), ("http://[::1]:81", "[::1]:81")):
+        assert service.client.get("/v1/streams", headers={"Origin": origin, "Host": host}).status_code == 200
+
+
+def test_page_of_another_port_may_link_here(service: ScriptedService) -> None:
+    assert service.client.get("/", headers={"Sec-Fetch-Site": "same-site"}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/streams", "/v1/nothing", "/assets/live.css"])

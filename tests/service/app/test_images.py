@@ -90,7 +90,7 @@ def test_other_types(kind: str) -> None:
         ("application/json", b'{"images": []}'),
         ("application/json", b'{"images": ["abc"]}'),
         ("application/json", b'{"images": [{"b64": 1}]}'),
-        ("application/json", b"[" * 100_000),
+        ("application/json", b"[" * 10_000),
     ],
 )
 def test_malformed(kind: str, body: bytes) -> None:

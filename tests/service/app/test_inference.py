@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -154,7 +156,7 @@ def test_malformed_bytes(service: ScriptedService, rest: bytes, length: str | No
     assert not service.engine.requests
 
 
-MANY = 100_000
+MANY = 15_000
 
 
 @pytest.mark.parametrize(
@@ -201,6 +203,61 @@ def test_odd_parameters_are_refused_in_a_short_sentence(service: ScriptedService
     answer = service.client.post(INFER, content=body)
     assert answer.status_code == 400
     assert len(answer.text) < 500
+
+
+@pytest.mark.parametrize(
+    "nested",
+    [b'{"x": ' * 100_000, b"[" * 2_000_000, b'{"inputs": [' + b"[]," * 1_000_000, b'{"a":{"b":[' + b'"",' * 1_000_000],
+)
+def test_json_of_very_many_values_is_refused_before_it_is_parsed(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch, nested: bytes
+) -> None:
+    monkeypatch.setattr(inference.InferenceRequest, "model_validate_json", lambda content: pytest.fail("parsed"))
+    for path, kind in ((INFER, ""), ("/v1/streams/cam/images", "application/json")):
+        answer = service.client.post(path, content=nested, headers={"Content-Type": kind})
+        assert answer.status_code == 413
+        assert "more than 20,000 values" in answer.text
+
+
+def test_parameters_are_scalars(service: ScriptedService) -> None:
+    for value in ([], {}, [1], {"x": 1}):
+        body = {"inputs": [{**IMAGE, "data": ["x"], "parameters": {"x": value}}]}
+        answer = service.client.post(INFER, json=body)
+        assert answer.status_code == 400
+        assert "expected texts, numbers, true, false or null" in answer.json()["error"]
+    good = [base64.b64encode(make_file()).decode()]
+    body = {"inputs": [{**IMAGE, "data": good, "parameters": {"a": "x", "b": 1, "c": 0.5, "d": True, "e": None}}]}
+    assert service.client.post(INFER, json=body).status_code == 200
+
+
+def test_errors_do_not_repeat_what_was_sent(service: ScriptedService) -> None:
+    image = {**IMAGE, "data": ["x"]}
+    for body in (
+        {"inputs": [image], "outputs": [{"name": "x" * 1_000_000}]},
+        {"inputs": [{**image, "parameters": {"y" * 1_000_000: []}}]},
+        {"inputs": [{**image, "name": "x" * 1_000_000}]},
+    ):
+        answer = service.client.post(INFER, json=body)
+        assert answer.status_code == 400
+        assert len(answer.content) < 3000
+
+
+def test_bodies_are_parsed_one_at_a_time(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, busy, most = inference.InferenceRequest.model_validate_json, list[int](), list[int]()
+
+    def parse(content: bytes) -> inference.InferenceRequest:
+        busy.append(1)
+        most.append(len(busy))
+        time.sleep(0.01)
+        busy.pop()
+        return plain(content)
+
+    monkeypatch.setattr(inference.InferenceRequest, "model_validate_json", parse)
+    body = {"inputs": [{**IMAGE, "data": [base64.b64encode(make_file()).decode()]}]}
+    with ThreadPoolExecutor(4) as pool:
+        codes = list(pool.map(lambda _: service.client.post(INFER, json=body).status_code, range(8)))
+    assert codes == [200] * 8
+    assert most == [1] * 8
 
 
 def test_compressed_requests_are_refused(service: ScriptedService) -> None:

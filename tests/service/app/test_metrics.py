@@ -35,6 +35,15 @@ def test_rollbacks_by_reason(metrics: ServiceMetrics) -> None:
     assert read(metrics, "lmr_rollbacks_total", health="watch", reason="entropy") is None
 
 
+def test_reasons_are_a_closed_set(metrics: ServiceMetrics) -> None:
+    """They come from a state, and a state from anybody; each would be a series for ever."""
+    for number in range(20):
+        tell(metrics, "health", "reset", f"alarm-{number}", "drift")
+    assert read(metrics, "lmr_rollbacks_total", health="reset", reason="unknown") == 20
+    assert read(metrics, "lmr_rollbacks_total", health="reset", reason="drift") == 20
+    assert metrics.render().count(b"lmr_rollbacks_total{") == 2
+
+
 def test_batches(metrics: ServiceMetrics) -> None:
     metrics.add_batch(BatchReport(16, 8, 7, 0.2, 0.01))
     metrics.add_batch(BatchReport(0, 1, 0, 0.0, 0.02))  # an operator's action

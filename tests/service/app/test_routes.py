@@ -237,5 +237,14 @@ def test_openapi_describes_every_route(service: ScriptedService) -> None:
     for verbs in (paths["/v1/streams/{stream}:{action}"], paths["/v1/streams/{stream}/state"]):
         for route in verbs.values():  # they wait for their turn in the same queue
             assert set(route["responses"]) >= {"200", "404", "409", "429", "503", "504"}
+    for path, needed in (
+        ("/infer", {"400", "403", "404", "413", "422", "429", "504"}),
+        ("", {"404"}),
+        ("/ready", {"404"}),
+    ):
+        (route,) = paths["/v2/models/{model}" + path].values()
+        assert set(route["responses"]) >= {"200", "400", "401", "503"} | needed
+        body = route["responses"]["404"]["content"]["application/json"]["schema"]
+        assert body == {"$ref": "#/components/schemas/ProtocolError"}
     kinds = set(paths["/v1/streams/{stream}/images"]["post"]["requestBody"]["content"])
     assert kinds == {"image/jpeg", "image/png", "image/webp", "multipart/form-data", "application/json"}

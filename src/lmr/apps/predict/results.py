@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from lmr.core.errors import LmrError
+from lmr.core.foreign_text import read_cell, write_cell
 
 _FILE_NAME_ERRORS = sys.getfilesystemencodeerrors()  # a name that is not valid text becomes the bytes on the disk
 
@@ -153,9 +154,9 @@ class ResultFile:
             self.frames = "frame" in names
         return [
             FinishedLine(
-                row["path"],
+                read_cell(row["path"]),
                 int(row["frame"]) if row.get("frame") else None,
-                None if row["error"] else row["label"],
+                None if row["error"] else read_cell(row["label"]),
             )
             for row in rows
         ]
@@ -224,8 +225,8 @@ def format_json(answer: ImageAnswer) -> bytes:
 def format_csv(answer: ImageAnswer, columns: int, frames: bool = False) -> bytes:
     """Return one row: path, frame and time if ``frames``, label, probability, ``columns`` label:probability, error.
 
-    Cells are written as they are. A spreadsheet may read a file name or class name that begins with ``=``, ``+``,
-    ``-`` or ``@`` as a formula; import the file with these columns set to text if its names come from strangers.
+    A cell that begins with ``=``, ``+``, ``-`` or ``@`` gets a quote before it: a spreadsheet would take a name of a
+    file or class as a formula.
     """
     place = [answer.path]
     if frames:
@@ -243,7 +244,7 @@ def _join_row(cells: Sequence[str]) -> bytes:
     carriage return unquoted otherwise, and no reader could tell it from the end of a row.
     """
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    csv.writer(text, lineterminator="\r\n").writerow(map(write_cell, cells))
     return (text.getvalue().removesuffix("\r\n") + "\n").encode("utf-8", _FILE_NAME_ERRORS)
 
 

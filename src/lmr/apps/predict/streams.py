@@ -36,6 +36,7 @@ from lmr.apps.predict.run import (
 )
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, replace_durably, sync_folder, write_atomically
+from lmr.core.foreign_text import make_printable
 from lmr.images.lists import ListedImage, read_column, read_path_list
 from lmr.images.remote import RemoteImage
 from lmr.images.sources import ImagePlace, PlaceKey, find_list, has_frames, list_sources
@@ -284,7 +285,7 @@ class StreamPlan:
 
     def describe(self) -> str:
         """Return the streams and the number of images of each, a line each."""
-        lines = [f"  {len(stream.images):6}  {stream.name}" for stream in self.streams]
+        lines = [f"  {len(stream.images):6}  {make_printable(stream.name)}" for stream in self.streams]
         return "\n".join([*lines, f"Streams: {len(self.streams)}, images: {self.images:,}."])
 
     def note(self) -> dict[str, str]:
@@ -368,7 +369,7 @@ def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], 
         tally.add(run.read_tally())
         speed = run.tally.images / max(time.perf_counter() - started, 1e-9)
         print(
-            f"lmr: [{done}/{len(left)}] {stream.name}: {run.images} images, {speed:.1f} images/s",
+            f"lmr: [{done}/{len(left)}] {make_printable(stream.name)}: {run.images} images, {speed:.1f} images/s",
             file=sys.stderr,
         )
 

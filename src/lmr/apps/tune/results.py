@@ -16,6 +16,7 @@ from lmr.bench.table import format_table
 from lmr.bench.tune.criteria import RULE, recommend
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
+from lmr.core.foreign_text import write_cell
 from lmr.core.spec import parse_spec
 
 
@@ -120,7 +121,7 @@ def describe_result(result: TuneResult) -> dict[str, Any]:
 def format_csv(described: Sequence[Mapping[str, Any]]) -> str:
     """Return CSV with one line for every entry of every stream, from ``describe_result``."""
     rows = [
-        {"source": one["source"], "images": one["images"]}
+        {"source": write_cell(str(one["source"])), "images": one["images"]}
         | {key: value for key, value in entry.items() if key != "scores"}
         | entry["scores"]
         for one in described

@@ -25,6 +25,7 @@ from lmr.cluster.predicting.predict_actor import LabelSetup
 from lmr.cluster.predicting.shard_pool import ShardJob, ShardPool, make_shards
 from lmr.cluster.predicting.shard_view import ShardView
 from lmr.core.errors import LmrError
+from lmr.core.foreign_text import make_printable
 
 SAVE_SECONDS = 5.0  # between reports of answers to the driver
 
@@ -74,7 +75,7 @@ def describe_shards(ray: Any, plan: StreamPlan) -> str:
     lines = [*odd, *describe_workers(nodes, workers, threads)]
     for shard in shards:
         lines.append(f"Shard {shard.number + 1} of {len(shards)}: {shard.images} images")
-        lines += [f"  {len(stream.images):6}  {stream.name}" for stream in shard.streams]
+        lines += [f"  {len(stream.images):6}  {make_printable(stream.name)}" for stream in shard.streams]
     lines.append(f"Streams: {len(plan.streams)}, images: {plan.images:,}.")
     if len(shards) > workers:
         lines.append(f"The first {workers} shards start at once, each of the others when a worker is free.")

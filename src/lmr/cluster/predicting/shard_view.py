@@ -8,6 +8,7 @@ from typing import TextIO
 from lmr.apps.predict.streams import ImageStream
 from lmr.bench.running.view import Bars
 from lmr.cluster.predicting.shard_pool import ShardEvent
+from lmr.core.foreign_text import make_printable
 
 
 class ShardView:
@@ -35,9 +36,8 @@ class ShardView:
             done, total = len(self.sizes) - len(self.left), len(self.sizes)
             where = f"{self.describe_place(event.worker)}  {event.job.run}"
             left = f"{_count(len(self.left), 'stream')} with {_count(sum(self.left.values()), 'image')} left"
-            self._write(
-                f"[{done}/{total}] {where}  {event.message}: {_count(self.sizes[event.message], 'image')} ({left})"
-            )
+            name = make_printable(event.message)
+            self._write(f"[{done}/{total}] {where}  {name}: {_count(self.sizes[event.message], 'image')} ({left})")
             return
         # A message is about a shard that lost its worker, or cannot be done there.
         self.at = {worker: last for worker, last in self.at.items() if last.job != event.job}
@@ -62,7 +62,7 @@ class ShardView:
         for worker, event in sorted(self.at.items()):
             images = self.sizes[event.message]
             where = f"{self.describe_place(worker)}  {event.job.run}"
-            text = f"{where}  {event.message}: {event.images} of {images} images"
+            text = f"{where}  {make_printable(event.message)}: {event.images} of {images} images"
             self.bars.update(worker, event.images / images, text)
         self._drawn = set(self.at)
 

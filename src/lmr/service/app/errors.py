@@ -34,7 +34,7 @@ _DESCRIPTIONS = {  # for the description of the API
     400: "The request is malformed.",
     401: "The token is missing or wrong.",
     403: "The service has as many streams as --max-streams allows.",
-    404: "There is no such stream.",
+    404: "There is no such stream or model.",
     409: "A request with this key is being served; or the stream has moved to another replica, and the request can be "
     "sent again; or this cannot be done now.",
     413: "The body, the number of images or an image is too large.",
@@ -44,6 +44,7 @@ _DESCRIPTIONS = {  # for the description of the API
     503: "The service is loading or draining, or its store cannot be written.",
     504: "The deadline passed in the queue; nothing was adapted.",
 }
+_MOST_CHARACTERS = 2000  # of a message, which may repeat what a client sent
 _CLIENT_GONE = 499  # the status in logs and metrics of a request whose client has gone; nobody receives it
 
 
@@ -64,8 +65,9 @@ class HttpProblem(Exception):
     """Ends a request with an HTTP status, a code for programs and a sentence for people."""
 
     def __init__(self, status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.headers = status, code, message, dict(headers or {})
+        short = message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]}..."
+        super().__init__(short)
+        self.status, self.code, self.message, self.headers = status, code, short, dict(headers or {})
 
     def to_response(self, path: str) -> JSONResponse:
         """Return the answer to a request for ``path``; in the inference protocol an error is a text."""
@@ -121,6 +123,6 @@ def _to_problem(request: Request, error: Exception) -> HttpProblem:
     return HttpProblem(error.status_code, code, message, error.headers)
 
 
-def document_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def document_errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
     """Return the errors that a route can answer, for the description of the API."""
-    return {status: {"model": ErrorBody, "description": _DESCRIPTIONS[status]} for status in sorted(statuses)}
+    return {status: {"model": body, "description": _DESCRIPTIONS[status]} for status in sorted(statuses)}

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from pydantic_core import to_json
+from starlette.types import Receive, Scope, Send
 
 from lmr.service.app.errors import HttpProblem, document_errors
 from lmr.service.app.request import read_number
@@ -45,21 +46,32 @@ async def get_events(request: Request, last: LastEventId = None) -> Response:
     if service.listeners >= CLIENTS:
         message = f"The limit of {CLIENTS} clients of the events is reached; try again later."
         raise HttpProblem(429, "too_many_listeners", message, {"Retry-After": "5"})
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return EventSourceResponse(_send_frames(service, last), headers=headers)
+    return _EventStream(service, last)
+
+
+class _EventStream(EventSourceResponse):
+    """The answer to a listener, who counts from now on until it has ended, whether or not a frame was sent."""
+
+    def __init__(self, service: LiveService, last: str | None) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(_send_frames(service, last), headers=headers)
+        self._service = service
+        service.listeners += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._service.listeners -= 1
 
 
 async def _send_frames(service: LiveService, last: str | None) -> AsyncIterator[bytes]:
-    service.listeners += 1
-    try:
-        after = _find_start(service, last)
-        while not service.stopping.is_set():
-            frame, after = _make_frame(service, after)
-            text = to_json(frame, inf_nan_mode="null", fallback=str).decode()  # JSON has no NaN
-            yield format_sse_event(data_str=text, id=f"{service.run_id}-{after or 0}", retry=_RETRY_MS)
-            await asyncio.sleep(PAUSE)
-    finally:
-        service.listeners -= 1
+    after = _find_start(service, last)
+    while not service.stopping.is_set():
+        frame, after = _make_frame(service, after)
+        text = to_json(frame, inf_nan_mode="null", fallback=str).decode()  # JSON has no NaN
+        yield format_sse_event(data_str=text, id=f"{service.run_id}-{after or 0}", retry=_RETRY_MS)
+        await asyncio.sleep(PAUSE)
 
 
 def _find_start(service: LiveService, last: str | None) -> int | None:

@@ -36,6 +36,8 @@ _DEFAULTS = [  # headers of every answer that does not set them itself
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _FAILED = "The service failed on this request; its log says why, under the request's X-Request-Id."
+_PORTS = {"http": 80, "https": 443}
+_READING = ("GET", "HEAD")
 _CLOSE = {"Connection": "close"}  # a body that follows is not read
 _IMAGES = re.compile(IMAGES_PATH.replace("{stream}", "([^/]+)"))
 
@@ -76,7 +78,7 @@ class Gate:
             await send(message)
 
         try:
-            problem = self._check_access(scope["path"], headers) or self._check_room(scope, headers)
+            problem = self._check_access(scope, headers) or self._check_room(scope, headers)
             if problem is None:
                 await self._app(scope, receive_body if waits else receive, send_protected)
         except Exception:
@@ -87,9 +89,10 @@ class Gate:
             await problem.to_response(scope["path"])(scope, receive, send_protected)
         self._record(scope, status, time.perf_counter() - started, request_id)
 
-    def _check_access(self, path: str, headers: Headers) -> HttpProblem | None:
+    def _check_access(self, scope: Scope, headers: Headers) -> HttpProblem | None:
         if self._token is None:
-            return _check_local(headers)
+            return _check_local(scope, headers)
+        path = scope["path"]
         if path in OPEN_PATHS or path.startswith(ASSETS):
             return None
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -131,22 +134,33 @@ class Gate:
         LOGGER.info("request", extra={"fields": fields})
 
 
-def _check_local(headers: Headers) -> HttpProblem | None:
-    """Without a token, a page of another site must not reach the service through the browser of this machine."""
-    host = _find_host(headers.get("host", ""))
-    origin = headers.get("origin")
+def _check_local(scope: Scope, headers: Headers) -> HttpProblem | None:
+    """Without a token, a page of another origin must not reach the service through the browser of this machine.
+
+    Another port of this machine is another origin: whoever serves a page there is not the owner of the service. Such a
+    page may link to this one, but not change anything here.
+    """
+    scheme, own = str(scope.get("scheme", "http")), headers.get("host", "")
+    host = _split_origin(scheme, own)[1]
     if not is_loopback(host):
         message = f"Expected a request to localhost, got one to {host!r}; other hosts need a service with --token-file."
         return HttpProblem(400, "foreign_host", message, _CLOSE)
-    if headers.get("sec-fetch-site") == "cross-site" or (origin and _find_host(urlsplit(origin).netloc) != host):
-        message = "A page of another site may not use this service; give it a --token-file for that."
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    given, _, netloc = (origin or "").partition("://")
+    foreign = bool(origin) and _split_origin(given, netloc) != _split_origin(scheme, own)
+    if foreign or site == "cross-site" or (site == "same-site" and scope["method"] not in _READING):
+        message = "A page of another origin may not use this service; give it a --token-file for that."
         return HttpProblem(400, "foreign_origin", message, _CLOSE)
     return None
 
 
-def _find_host(netloc: str) -> str:
-    """Return the host of "host:port" without its port, of "[::1]:80" without brackets."""
+def _split_origin(scheme: str, netloc: str) -> tuple[str, str, int | None]:
+    """Return the scheme, host and port of an origin; the host of "[::1]:80" has no brackets.
+
+    What is not an origin, such as "null", has an empty host.
+    """
     try:
-        return urlsplit(f"//{netloc}").hostname or ""
+        parts = urlsplit(f"{scheme}://{netloc}")
+        return parts.scheme, parts.hostname or "", parts.port or _PORTS.get(parts.scheme)
     except ValueError:
-        return ""
+        return scheme, "", None

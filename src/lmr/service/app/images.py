@@ -28,7 +28,7 @@ from lmr.core.errors import LmrError
 from lmr.images.files import CostlyImage, TooManyPixels, UnreadableImage, decode_image, muted_pillow
 from lmr.images.isolated import IsolatedDecoder
 from lmr.service.app.errors import HttpProblem
-from lmr.service.app.request import MOST_ITEMS, read_json_body
+from lmr.service.app.request import read_json_body
 from lmr.service.engine.requests import DeadlinePassed, QueueFull
 from lmr.service.settings import ServiceSettings
 
@@ -57,7 +57,7 @@ class EncodedImage(BaseModel):
 class ImagesBody(BaseModel):
     """Images in JSON."""
 
-    images: Annotated[list[EncodedImage], FailFast()] = Field(min_length=1, max_length=MOST_ITEMS)
+    images: Annotated[list[EncodedImage], FailFast()] = Field(min_length=1)
 
 
 def split_body(content_type: str, body: bytes, most: int) -> list[ImageFile]:

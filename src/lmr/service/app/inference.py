@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, FailFast, Field
+from pydantic import AfterValidator, BaseModel, FailFast, Field
 
 from lmr.images.files import UnreadableImage
-from lmr.service.app.errors import HttpProblem
+from lmr.service.app.errors import HttpProblem, document_errors
 from lmr.service.app.images import ImageFile, check_count, decode_base64
 from lmr.service.app.request import (
     IdempotencyKey,
@@ -34,7 +34,20 @@ from lmr.service.app.steps import ImageStep
 from lmr.service.engine.requests import RequestMode, StepAnswer
 from lmr.version import __version__
 
+
+class ProtocolError(BaseModel):
+    """The body of every answer of the protocol that is an error: a sentence for people, a code for programs."""
+
+    error: str
+    code: str
+
+
+def _document_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return document_errors(*statuses, body=ProtocolError)
+
+
 router = APIRouter(tags=["inference protocol v2"])
+_OF_MODEL = _document_errors(400, 401, 404, 503)
 SERVER = "lmr-serve"
 VERSION = "1"  # of the model; there is one
 IMAGE, LABEL, PROBABILITIES = "image", "label", "probabilities"
@@ -43,13 +56,23 @@ MOST_TENSORS = 100  # in a request
 _LENGTH = struct.Struct("<I")  # before each element of a tensor of BYTES
 
 
+def _check_scalars(values: dict[str, Any]) -> dict[str, Any]:
+    """Raise a ValueError for lists and objects among the values; at the first, as there may be thousands."""
+    if any(isinstance(value, (dict, list)) for value in values.values()):
+        raise ValueError("expected texts, numbers, true, false or null")
+    return values
+
+
+Parameters = Annotated[dict[str, Any], AfterValidator(_check_scalars)]
+
+
 class InferenceInput(BaseModel):
     """One tensor of a request. ``data`` is missing where it follows as bytes."""
 
     name: str
     shape: Annotated[list[int], FailFast()]
     datatype: str
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: Parameters = Field(default_factory=dict)
     data: list[Any] | None = None
 
 
@@ -57,7 +80,7 @@ class InferenceOutput(BaseModel):
     """A requested tensor; ``parameters.binary_data`` requests it as bytes."""
 
     name: str
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: Parameters = Field(default_factory=dict)
 
 
 class InferenceParameters(BaseModel):
@@ -88,7 +111,7 @@ class InferenceStep(ImageStep):
 # Routes.
 
 
-@router.get("/v2", summary="Describe the server")
+@router.get("/v2", responses=_document_errors(400, 401), summary="Describe the server")
 async def get_server() -> dict[str, Any]:
     """Return its name, its version and the extensions of the protocol that it has."""
     return {"name": SERVER, "version": __version__, "extensions": ["binary_tensor_data", "sequence"]}
@@ -106,7 +129,7 @@ async def get_ready(request: Request) -> Response:
     return _answer_ready(find_service(request))
 
 
-@router.get("/v2/models/{model}", summary="Describe the inputs and outputs of the model")
+@router.get("/v2/models/{model}", responses=_OF_MODEL, summary="Describe the inputs and outputs of the model")
 @router.get("/v2/models/{model}/versions/{version}", include_in_schema=False)
 async def get_inference_model(request: Request, model: str, version: str = VERSION) -> dict[str, Any]:
     """Return one input, image files as BYTES, and two outputs: the label and the probabilities of all classes."""
@@ -124,7 +147,7 @@ async def get_inference_model(request: Request, model: str, version: str = VERSI
     }
 
 
-@router.get("/v2/models/{model}/ready", summary="Check that the model serves")
+@router.get("/v2/models/{model}/ready", responses=_OF_MODEL, summary="Check that the model serves")
 @router.get("/v2/models/{model}/versions/{version}/ready", include_in_schema=False)
 async def get_model_ready(request: Request, model: str, version: str = VERSION) -> Response:
     """Return 200 or 503."""
@@ -133,7 +156,11 @@ async def get_model_ready(request: Request, model: str, version: str = VERSION) 
     return _answer_ready(service)
 
 
-@router.post("/v2/models/{model}/infer", summary="Adapt a stream on images and answer them")
+@router.post(
+    "/v2/models/{model}/infer",
+    responses=_document_errors(400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 504),
+    summary="Adapt a stream on images and answer them",
+)
 @router.post("/v2/models/{model}/versions/{version}/infer", include_in_schema=False)
 async def infer(
     request: Request, model: str, version: str = VERSION, key: IdempotencyKey = None, timeout_ms: TimeoutMs = None
@@ -196,7 +223,7 @@ def _read_outputs(query: InferenceRequest) -> dict[str, bool]:
     requested = {output.name: bool(output.parameters.get("binary_data", default)) for output in query.outputs}
     known = (LABEL, PROBABILITIES)
     if unknown := requested.keys() - set(known):
-        raise _refuse(f"Expected outputs among {', '.join(known)}, got {', '.join(sorted(unknown))}.")
+        raise _refuse(f"Expected outputs among {', '.join(known)}, got {shorten(', '.join(sorted(unknown)))}.")
     return requested or dict.fromkeys(known, default)
 
 

@@ -56,7 +56,7 @@ _FORM_SCHEMA = {
     IMAGES_PATH,
     tags=["images"],
     response_model=ServiceAnswer,
-    responses=document_errors(400, 401, 404, 409, 413, 415, 422, 429, 503, 504),
+    responses=document_errors(400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 504),
     openapi_extra=_document_body(
         {**dict.fromkeys(IMAGE_TYPES, _FILE), FORM: _FORM_SCHEMA, JSON: ImagesBody.model_json_schema()}
     ),
@@ -182,7 +182,7 @@ async def get_state(request: Request, stream: StreamName) -> Response:
 
 @streams.put(
     "/{stream}/state",
-    responses=document_errors(413, 422),
+    responses=document_errors(403, 413, 422),
     openapi_extra=_document_body({STATE_TYPE: _FILE}),
     summary="Upload the state of a stream",
 )
