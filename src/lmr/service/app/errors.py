@@ -41,6 +41,7 @@ _DESCRIPTIONS = {  # for the description of the API
     415: "Not a JPEG, PNG or WebP image.",
     422: "No image can be read, or the key belongs to another body; or a state or labels do not fit.",
     429: "The queue is full; Retry-After says when to try again.",
+    500: "The method failed, or what is stored of the stream is damaged; other streams are served.",
     503: "The service is loading or draining, or its store cannot be written.",
     504: "The deadline passed in the queue; nothing was adapted.",
 }

@@ -158,7 +158,7 @@ async def get_model_ready(request: Request, model: str, version: str = VERSION) 
 
 @router.post(
     "/v2/models/{model}/infer",
-    responses=_document_errors(400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 504),
+    responses=_document_errors(400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504),
     summary="Adapt a stream on images and answer them",
 )
 @router.post("/v2/models/{model}/versions/{version}/infer", include_in_schema=False)

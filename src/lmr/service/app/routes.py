@@ -26,7 +26,7 @@ from lmr.version import __version__
 router = APIRouter()
 STATE_TYPE = "application/octet-stream"
 _SHARE_DIGITS = 6  # of a probability; more are not exact in float32
-_QUEUED = document_errors(400, 401, 404, 409, 429, 503, 504)  # of the routes of streams
+_QUEUED = document_errors(400, 401, 404, 409, 429, 500, 503, 504)  # of the routes of streams
 _FRESH = {"Cache-Control": "no-cache"}  # requested again each time, and sent only if it changed
 _FILE = {"type": "string", "format": "binary"}
 Result = TypeVar("Result")
@@ -56,7 +56,7 @@ _FORM_SCHEMA = {
     IMAGES_PATH,
     tags=["images"],
     response_model=ServiceAnswer,
-    responses=document_errors(400, 401, 403, 404, 409, 413, 415, 422, 429, 503, 504),
+    responses=document_errors(400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504),
     openapi_extra=_document_body(
         {**dict.fromkeys(IMAGE_TYPES, _FILE), FORM: _FORM_SCHEMA, JSON: ImagesBody.model_json_schema()}
     ),
