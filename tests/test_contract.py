@@ -23,7 +23,7 @@ from lmr.data.pocket_world import CLASSES
 from tiny_models import draw_batches, load_tiny
 
 NAMES = CLASSES[::7]  # 15 classes
-SIZES = (6, 6, 6, 2)  # the last batch of a stream is often short
+SIZES = (6, 3, 3, 2)  # the last batch of a stream is often short
 METHODS = lmr.list_methods()
 MANY = [name for name in METHODS if not lmr.find_method(name).single_stream_reason]
 
@@ -321,8 +321,10 @@ def test_step_that_breaks_off_changes_nothing(
     handle = clip.encoder.register_forward_pre_hook(stumble)
     try:
         method.step(batches[0])
+        kept, before, calls = method.state_dict(), copy_state(method), 0
+        method.step(batches[1])
         needed = calls
-        before = copy_state(method)
+        method.load_state_dict(kept)
         for number in range(1, needed + 1):
             calls, fatal = 0, number
             with pytest.raises((lmr.LmrError, KeyboardInterrupt)):
@@ -339,7 +341,7 @@ def test_step_that_breaks_off_changes_nothing(
 
 def test_reset_is_exact(method: lmr.Method, batches: list[Tensor], reference: Reference) -> None:
     begun = copy_state(method)
-    flow(method, batches[::-1])
+    flow(method, batches[:1:-1])
     method.reset()
     assert are_equal(method.state, begun)
     assert are_equal(flow(method, batches), reference[0])
@@ -449,8 +451,8 @@ BAD_IMAGES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
 @pytest.mark.parametrize("bad", BAD_IMAGES)
 def test_bad_images_get_a_sentence_and_change_nothing(bad: str, busy: lmr.Method, batches: list[Tensor]) -> None:
     make, words = BAD_IMAGES[bad]
-    refuse(lambda: busy.step(make(batches[1])), words, busy)
-    refuse(lambda: busy.predict(make(batches[1])), words, busy)
+    refuse(lambda: busy.step(make(batches[0])), words, busy)
+    refuse(lambda: busy.predict(make(batches[0])), words, busy)
 
 
 def test_stream_goes_on_after_bad_images(method: lmr.Method, batches: list[Tensor], reference: Reference) -> None:
@@ -486,8 +488,8 @@ BAD_IDS: dict[str, Any] = {
 @pytest.mark.parametrize("bad", BAD_IDS)
 def test_bad_stream_ids_get_a_sentence_and_change_nothing(bad: str, busy: lmr.Method, batches: list[Tensor]) -> None:
     words = "stream ids? (from 0 to 0|for each of the 6 images)"
-    refuse(lambda: busy.step(batches[1], streams=BAD_IDS[bad]), words, busy)
-    refuse(lambda: busy.predict(batches[1], streams=BAD_IDS[bad]), words, busy)
+    refuse(lambda: busy.step(batches[0], streams=BAD_IDS[bad]), words, busy)
+    refuse(lambda: busy.predict(batches[0], streams=BAD_IDS[bad]), words, busy)
 
 
 @pytest.mark.parametrize("bad", [[0, 0], [1], [-1], [0.0], [], ["0"], 1, -1, 0.5, True, "0"], ids=repr)
@@ -635,12 +637,12 @@ def test_comparison_of_streams_compares_something(spec: str) -> None:
 
 
 def test_ids_may_come_in_any_whole_form(many: lmr.Method, batches: list[Tensor]) -> None:
-    ids = [3, 0, 3, 0, 0, 3]
-    expected = many.step(batches[0], streams=ids).logits
+    ids, images = [3, 0, 3], batches[0][:3]
+    expected = many.step(images, streams=ids).logits
     arrays = [np.array(ids, kind) for kind in (np.int64, np.int16, np.uint8)]
     for form in (tuple(ids), *arrays, *map(torch.from_numpy, arrays)):
         many.reset()
-        assert torch.equal(many.step(batches[0], streams=form).logits, expected)
+        assert torch.equal(many.step(images, streams=form).logits, expected)
 
 
 def test_one_stream_is_reset_alone(many: lmr.Method, batches: list[Tensor]) -> None:
@@ -783,7 +785,7 @@ EXTREME: list[float] = [1e308, -1e308, 1e-308, 5e-324, 1e38, 2**40, 2**63, 10**4
 @pytest.mark.parametrize("name", METHODS)
 def test_extreme_argument_works_or_gets_a_message(name: str, dtype: torch.dtype) -> None:
     clip = small_world.make_classifier(dtype)
-    images = small_world.make_images(0).to(dtype)
+    images = small_world.make_images(0)[:4].to(dtype)
     fields = [field.name for field in dataclasses.fields(lmr.find_method(name)) if field.init]
     for key in set(fields) - {"classifier", "streams", "iterations"}:
         for value in EXTREME:

@@ -24,7 +24,7 @@ def measure_kills(bench: LoadBench) -> LoadResult:
         busy = 0
         for kill in range(kills):
             busy += cameras.wait_for_answer()
-            time.sleep(chance.uniform(0, LONGEST_LIFE))
+            time.sleep(chance.uniform(0, bench.choose(LONGEST_LIFE, 0.5)))
             service.kill()
             if kill % 10 == 9:
                 bench.report(f"kill -9: {kill + 1} of {kills}")

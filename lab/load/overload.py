@@ -27,11 +27,11 @@ def measure_overload(bench: LoadBench) -> LoadResult:
     def send(client: Client, thread: int, number: int) -> ServiceAnswer:
         return client.step(names[(thread + SATURATING * number) % STREAMS], images, top=1)
 
-    seconds = bench.choose(300, 1.5)
+    seconds = bench.choose(300, 0.6)
     with bench.make_service(model, "overload", ["--queue-images", "256", "--queue-per-stream", "2"]) as service:
-        run_senders(service.url, SATURATING, send, bench.choose(5, 0.5), patience=60)
+        run_senders(service.url, SATURATING, send, bench.choose(5, 0.2), patience=60)
         cpu = service.read_cpu_seconds()
-        before, wall = run_senders(service.url, SATURATING, send, bench.choose(60, 1), patience=60)
+        before, wall = run_senders(service.url, SATURATING, send, bench.choose(60, 0.4), patience=60)
         capacity_cpu = before.images / (service.read_cpu_seconds() - cpu)
         capacity = before.images / wall
         cpu, memories = service.read_cpu_seconds(), list[float]()

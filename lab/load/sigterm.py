@@ -14,6 +14,7 @@ from lab.load.inputs import draw_image, find_pocket, name_streams
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
 from lmr.service.engine.records import StreamRecord
+from lmr.service.store.schema import unseal
 
 DRAIN_SECONDS = 10.0
 STREAMS = 16
@@ -76,5 +77,6 @@ def measure_drain(bench: LoadBench) -> LoadResult:
 def _read_seqs(path: Path) -> dict[str, int]:
     """Return the number of stored requests of each stream."""
     with contextlib.closing(sqlite3.connect(path)) as database:
-        records = [StreamRecord.from_json(text) for (text,) in database.execute("SELECT record FROM streams")]
+        texts = [unseal(sealed) for (sealed,) in database.execute("SELECT record FROM streams")]
+    records = [StreamRecord.from_json(text) for text in texts if text is not None]  # a damaged one counts as lost
     return {record.stream: record.seq for record in records}

@@ -21,8 +21,8 @@ LEAST = 0.02  # probabilities have six digits, which gives a logit to 1e-4 only 
 
 def measure_many_streams(bench: LoadBench) -> LoadResult:
     """Let every stream send once per round, so that all others are served between its requests."""
-    model, count, resident = find_pocket(), bench.count(10_000, 48), bench.count(500, 8)
-    every = count // bench.count(250, 12)  # every n-th stream is compared with a solo run
+    model, count, resident = find_pocket(), bench.count(10_000, 32), bench.count(500, 6)
+    every = count // bench.count(250, 8)  # every n-th stream is compared with a solo run
     names, memories, problems = name_streams(count), list[float](), list[str]()
     kept: dict[int, list[ServiceAnswer]] = {}
 

@@ -87,12 +87,12 @@ def measure_vit(bench: LoadBench) -> LoadResult:
 
 def measure_pocket_8(bench: LoadBench) -> LoadResult:
     """Measure the pocket model with 8 images per request."""
-    return _measure(bench, find_pocket(), 8, bench.choose(40, 1), 0.90)
+    return _measure(bench, find_pocket(), 8, bench.choose(40, 0.4), 0.90)
 
 
 def measure_pocket_1(bench: LoadBench) -> LoadResult:
     """Measure the pocket model with one image per request."""
-    return _measure(bench, find_pocket(), 1, bench.choose(40, 1), 0.5)
+    return _measure(bench, find_pocket(), 1, bench.choose(40, 0.4), 0.5)
 
 
 def _measure(
@@ -109,7 +109,7 @@ def _measure(
     with bench.make_service(model, "throughput", options or []) as service:
         spec, watched = service.read_spec()
         bare = BareLoop(model, model.load(), min(STREAMS, MOST // each), each, spec, watched)
-        run_senders(service.url, STREAMS, send, bench.choose(5, 0.5), patience=60)  # warm
+        run_senders(service.url, STREAMS, send, bench.choose(5, 0.2), patience=60)  # warm
         alone, served, codes, batches = list[ImageCost](), list[ImageCost](), Counter[int](), list[float]()
         turns = bench.count(TURNS, 2)
         for _ in range(turns):
@@ -160,7 +160,7 @@ def measure_latency(bench: LoadBench) -> LoadResult:
 
     with bench.make_service(model, "latency") as service:
         run_senders(service.url, 1, send, 60, most=bench.count(100, 5))
-        stats, _ = run_senders(service.url, 1, send, 300, most=bench.count(2000, 60))
+        stats, _ = run_senders(service.url, 1, send, 300, most=bench.count(2000, 30))
     middle, high = (1000 * find_percentile(stats.added, share) for share in (0.5, 0.99))
     figures = {
         "requests": len(stats.added),

@@ -23,6 +23,8 @@ from lmr.core.norms import NormBank
 from lmr.core.prediction import State
 from lmr.core.streams import Streams
 
+pytestmark = pytest.mark.usefixtures("tiny_models")
+
 STEPS = 12
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import textwrap
@@ -17,24 +18,25 @@ def explain_fields(kind: type) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        try:
-            source = textwrap.dedent(inspect.getsource(base))
-        except (OSError, TypeError):  # a builtin, or a class without a file
-            continue
-        found |= _read_fields(source)
+        found |= _read_fields(base)
     return found
 
 
-def _read_fields(source: str) -> dict[str, str]:
-    """Return the explanations of the fields that the source of a class defines."""
+@functools.cache  # most classes share their bases, whose sources are long
+def _read_fields(kind: type) -> dict[str, str]:
+    """Return the explanations of the fields that the source of this class itself defines."""
+    try:
+        source = textwrap.dedent(inspect.getsource(kind))
+    except (OSError, TypeError):  # a builtin, or a class without a file
+        return {}
     comments = {
         token.start: token.string.lstrip("# ")
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT
     }
     lines, found = source.splitlines(), {}
-    (kind,) = ast.parse(source).body
-    body = getattr(kind, "body", [])
+    (definition,) = ast.parse(source).body
+    body = getattr(definition, "body", [])
     for item, following in zip(body, [*body[1:], None], strict=True):
         if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
             continue

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import ssl
+from typing import Any
+
 import pytest
 
-from lmr.service.client.connection import FIRST, LONGEST, RetryRule, read_retry_after
+from lmr.service.client.connection import FIRST, LONGEST, Connection, RetryRule, read_retry_after
 
 
 class Hours:
@@ -69,3 +72,21 @@ def test_the_reason_is_told_from_the_second_wait_on() -> None:
 )
 def test_retry_after_is_seconds(value: str | None, seconds: float | None) -> None:
     assert read_retry_after(value) == seconds
+
+
+@pytest.mark.parametrize(
+    ("url", "reads"),
+    [("http://127.0.0.1:8080", False), ("https://127.0.0.1:8080", True), ("http://lmr.example", True)],
+)
+def test_certificates_are_read_where_a_server_or_a_proxy_may_show_one(
+    url: str, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, real = [], ssl.create_default_context
+
+    def create(*given: Any, **named: Any) -> ssl.SSLContext:
+        made.append(real(*given, **named))
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", create)
+    Connection(url, None, 1.0, make_rule(Hours(), 0.0, 0.0)).close()
+    assert bool(made) == reads
