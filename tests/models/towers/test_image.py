@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch._dynamo
-import torch._inductor.config
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
