@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import lmr
 from few_views import create
-from lab.train.photo import SIZES
+from lab.train.photo import PhotoRecipe
 from lab.train.pocket import WORDS, tokenize
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
@@ -631,7 +631,7 @@ def test_foreign_photo_file_gets_a_message(fault: str, tmp_path: Path) -> None:
 
 
 def test_sizes_are_those_of_the_documentation() -> None:
-    model = EmbeddedTowers(SIZES)
+    model = EmbeddedTowers(PhotoRecipe().sizes)
     assert sum(parameter.numel() for parameter in model.image.parameters()) == 2_307_392
     assert (
         sum(module.weight.numel() * 2 for module in model.image.modules() if isinstance(module, nn.LayerNorm)) == 3840
