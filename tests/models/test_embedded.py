@@ -636,3 +636,11 @@ def test_sizes_are_those_of_the_documentation() -> None:
     assert (
         sum(module.weight.numel() * 2 for module in model.image.modules() if isinstance(module, nn.LayerNorm)) == 3840
     )
+
+
+def test_file_of_an_embedded_form_is_loaded_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    path.write_bytes(PHOTO_WEIGHTS.read_bytes())
+    loaded = lmr.load(path)
+    assert loaded.name == str(path)
+    assert torch.equal(loaded.encode_text(["a photo of a cat."]), lmr.load("photo").encode_text(["a photo of a cat."]))

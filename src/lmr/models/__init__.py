@@ -39,9 +39,9 @@ def load(
 ) -> Backbone:
     """Load a vision-language model with the activation, preprocessing and tokenizer that belong to it.
 
-    ``name_or_path`` is "photo" or "pocket", which come with lmr, a folder or weights file (Hugging Face, open_clip or
-    a state dict of OpenAI's), a short name of OpenAI's models ("ViT-B-16") or a hub id
-    ("openai/clip-vit-base-patch16"). Files that are on this machine are never fetched.
+    ``name_or_path`` is "photo" or "pocket", which come with lmr, a folder or weights file (Hugging Face, open_clip, a
+    state dict of OpenAI's, or a file that ``lab.train`` wrote), a short name of OpenAI's models ("ViT-B-16") or a hub
+    id ("openai/clip-vit-base-patch16"). Files that are on this machine are never fetched.
     ``architecture``, one of open_clip's names ("ViT-B-32-quickgelu"), is needed only where the weights do not tell it.
     ``dtype`` is that of the frozen weights; norms are never below float32. ``memory``
     chooses how a step is computed, see ``VisionTower.set_memory``; only CLIP's towers use it. A path object is never
@@ -60,13 +60,12 @@ def load(
         raise LmrError(f"Expected the name or the path of a model, got {name_or_path!r}.")
     check_memory(memory)  # before anything large is read
     choose_dtype(dtype)
+    from lmr.models.embedded import Embedded, find_embedded
     from lmr.models.formats.locate import SIGLIP, find_model, refuse_twin
 
     name = os.fspath(name_or_path)
     with leave_inference_mode():
         if name_or_path in EMBEDDED_MODELS:
-            from lmr.models.embedded import Embedded
-
             refuse_twin(name)
             if architecture is not None:
                 raise LmrError(f"The model {name!r} has its own architecture; omit architecture.")
@@ -82,6 +81,10 @@ def load(
                 "any folder or weights file of a CLIP model, and other hub ids."
             )
         LOGGER.info("Loading %r from %s", name, files.weights)
+        if (form := find_embedded(files.weights)) is not None:
+            own = Embedded(form, files.weights)
+            own.encoder.set_memory(memory)
+            return own.to(device, dtype)
         if files.model_type in SIGLIP:
             from lmr.models.siglip import load_siglip
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from lmr.core.errors import LmrError
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
+from lmr.models.catalog import EMBEDDED_MODELS
 from lmr.models.facts import ModelFacts, ModelFormat, describe_activations
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import CausalPrompts, ContextTokenizer
@@ -79,6 +80,20 @@ class EmbeddedTowers(nn.Module):
         self.text = TextTower(config.text)
 
 
+def find_embedded(path: Path) -> str | None:
+    """Return "photo" or "pocket" if the weights file is of that form, as ``lab.train`` writes them, else None."""
+    from safetensors import SafetensorError, safe_open
+
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            name = (file.metadata() or {}).get("format", "").removeprefix("lmr-")
+    except (OSError, SafetensorError):
+        return None  # whoever reads it says why
+    return name if name in EMBEDDED_MODELS else None
+
+
 class Embedded(Backbone):
     """The model "photo" or "pocket", from the package or from a weights file that ``lab.train`` wrote."""
 
@@ -113,7 +128,7 @@ class Embedded(Backbone):
             self.logit_scale = float(written["logit_scale"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, LmrError) as error:
             raise LmrError(f"{str(path)!r} does not hold the {name} model; reinstall lmr. ({error})") from error
-        self.name = name
+        self.name = name if path.parent == ASSETS else str(path)
         self.encoder = towers.image.eval().requires_grad_(False)
         self._text = towers.text.eval().requires_grad_(False)
         self._context = config.context
