@@ -5,8 +5,8 @@ then made worse. The mean prediction cannot tell a biased model from a skewed wo
 jump when the weather does. Four rules follow:
 
 1. While nothing changes, answer with the frozen model and count its labels: the class shares of this stream.
-2. A change of the images is seen in their pixels. The frozen model then answers 32 new images. If it is as certain as
-   before, the stream is quiet again. If not, the stream has drifted.
+2. A change of the images is seen in their pixels. The frozen model then answers 32 new images. If it tells the classes
+   apart as clearly as before, the stream is quiet again. If not, the stream has drifted.
 3. While the stream is drifted, adapt as LMR does, with the counted shares in place of equal ones (eq. 17).
 4. Time is counted in new images: frames that repeat the last one teach nothing.
 
@@ -40,8 +40,7 @@ BLOCK = 8  # images of a stream between two decisions
 LOOK = 32  # new images on which a new domain is judged, and over which recent images are averaged
 FAR = 1.0  # a domain has changed if the mean of a pixel statistic moved by this many variances between images
 NEAR = 0.5  # a drifted stream is quiet again within this distance of its quiet images
-DOUBT = 1.5  # a domain is drifted if the frozen model's doubt, 1 - confidence, is this many times that of quiet images
-CLEARER = 0.05  # quiet images with so much more confidence than those before replace their counts
+CLEAR = 0.9  # a domain is drifted if its clarity is below this share of that of quiet images
 MEMORY = 2048  # quiet images after which counted labels fade
 PATIENCE = 64  # from 512 new images of a domain on, a step waits for 1/64 of them
 # The variance of each pixel statistic between clean images (CIFAR-10's test set; 250 photographs of ImageNet at 224
@@ -103,9 +102,9 @@ class Steady(NormMethod):
             "key": signs,  # their mean over the first images of this domain
             "quiet": signs,  # their mean over the first images of the quiet domain
             "looked": zero,  # new images in the key, until there are enough
-            "certainty": zero,  # mean confidence of the frozen model on these
-            "quiet_certainty": zero,  # mean confidence of the frozen model on quiet images; 0: none yet
-            "block": zero.repeat(2 + len(VARIANCES)),  # sums over this block: new images, confidence, statistics
+            "clarity": zero,  # how far apart the frozen model's logits of these are: their mean deviation over classes
+            "quiet_clarity": zero,  # the same of quiet images; 0: none yet
+            "block": zero.repeat(2 + len(VARIANCES)),  # sums over this block: new images, clarity, statistics
         }
 
     def _begin_domain(self) -> dict[str, Tensor]:
@@ -128,8 +127,8 @@ class Steady(NormMethod):
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         sums = ("weight", "fresh", "gained", "answers", "mass", "age", "history", "labels", "looked")
-        own: Ranges = dict.fromkeys(sums, (0, None)) | dict.fromkeys(("running", "certainty"), SHARES)
-        own |= {"bias": (-self.clip, self.clip), "quiet_certainty": SHARES, "adapting": (0, 1), "images": COUNTS}
+        own: Ranges = dict.fromkeys((*sums, "clarity", "quiet_clarity"), (0, None)) | {"running": SHARES}
+        own |= {"bias": (-self.clip, self.clip), "adapting": (0, 1), "images": COUNTS}
         return super().ranges(state) | own
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
@@ -191,9 +190,9 @@ class Steady(NormMethod):
 
     def _watch_block(self, logits: Tensor, signs: Tensor, novelty: Tensor, state: State, streams: Streams) -> State:
         """Return the state after images of one block: count labels, and decide where the block has ended."""
-        probabilities = logits.softmax(1)
-        sums = torch.cat([torch.ones_like(signs[:, :1]), probabilities.amax(1, keepdim=True), signs], 1)
-        labels = streams.sum(F.one_hot(probabilities.argmax(1), self.classifier.classes) * novelty.unsqueeze(1))
+        clarity = logits.std(1, correction=0, keepdim=True)
+        sums = torch.cat([torch.ones_like(clarity), clarity, signs], 1)
+        labels = streams.sum(F.one_hot(logits.argmax(1), self.classifier.classes) * novelty.unsqueeze(1))
         looking = (state["looked"] < LOOK).unsqueeze(1)
         quiet = (state["adapting"] == 0).unsqueeze(1) & ~looking
         state = state | {
@@ -234,7 +233,7 @@ class Steady(NormMethod):
     def _judge_domain(self, state: State) -> State:
         """Return the state after a block: has the domain changed, and is the new one quiet or drifted?"""
         count, block = state["block"][:, 0], state["block"] / state["block"][:, :1].clamp(min=self.eps)
-        certainty, signs = block[:, 1], block[:, 2:]
+        clarity, signs = block[:, 1], block[:, 2:]
         looking, adapting = state["looked"] < LOOK, state["adapting"] > 0
         looked = state["looked"] + count * looking
         part = (count / looked.clamp(min=self.eps)).unsqueeze(1)
@@ -245,13 +244,13 @@ class Steady(NormMethod):
             "looked": looked,
             "key": key,
             "recent": choose_rows(looking, key, recent),
-            "certainty": choose_rows(looking, state["certainty"].lerp(certainty, part[:, 0]), state["certainty"]),
+            "clarity": choose_rows(looking, state["clarity"].lerp(clarity, part[:, 0]), state["clarity"]),
         }
         quiet = ~looking & ~adapting
         fade = choose_rows(quiet, 1 - count / MEMORY, torch.ones_like(count)).clamp(min=0)
-        known = state["quiet_certainty"].lerp(certainty, (count / MEMORY).clamp(max=1))
+        known = state["quiet_clarity"].lerp(clarity, (count / MEMORY).clamp(max=1))
         state |= {"history": state["history"] * fade.unsqueeze(1)}
-        state |= {"quiet_certainty": choose_rows(quiet, known, state["quiet_certainty"])}
+        state |= {"quiet_clarity": choose_rows(quiet, known, state["quiet_clarity"])}
         state = self._restart(state, ~looking & (self._distance(state, "key") > FAR))
         return self._conclude(state, looking & (looked >= LOOK))
 
@@ -269,25 +268,24 @@ class Steady(NormMethod):
             return state
         new = {key: value.expand_as(state[key]) for key, value in self._begin_domain().items()}
         new["adapting"] = torch.full_like(state["adapting"], self.given is not None)
-        again = (state["adapting"] > 0) & (state["quiet_certainty"] > 0) & (self._distance(state, "quiet") < NEAR)
+        again = (state["adapting"] > 0) & (state["quiet_clarity"] > 0) & (self._distance(state, "quiet") < NEAR)
         again &= torch.tensor(self.given is None, device=again.device)
         new["looked"] = torch.where(again, state["looked"], 0)
         new["key"] = choose_rows(again, state["quiet"], torch.zeros_like(state["key"]))
-        new |= {key: torch.zeros_like(state[key]) for key in ("labels", "certainty")}
+        new |= {key: torch.zeros_like(state[key]) for key in ("labels", "clarity")}
         return state | {key: choose_rows(changed, value, state[key]) for key, value in new.items()}
 
     def _conclude(self, state: State, judged: Tensor) -> State:
         """Return the state of streams whose new domain has been looked at: quiet or drifted."""
         if not bool(judged.any()) or self.given is not None:
             return state
-        certainty, before = state["certainty"], state["quiet_certainty"]
-        first = before == 0
-        quiet = first | (1 - certainty <= DOUBT * (1 - before))
-        replaced = (first | (certainty > before + CLEARER)).unsqueeze(1)
+        clarity, before = state["clarity"], state["quiet_clarity"]
+        quiet = clarity >= CLEAR * before
+        replaced = (CLEAR * clarity > before).unsqueeze(1)  # the images before were bad ones: do not trust their labels
         new = {
             "adapting": (~quiet).to(state["adapting"].dtype),
             "quiet": choose_rows(quiet, state["key"], state["quiet"]),
-            "quiet_certainty": torch.where(quiet, certainty, before),
+            "quiet_clarity": torch.where(quiet, clarity, before),
             "history": choose_rows(quiet, state["labels"] + state["history"] * ~replaced, state["history"]),
             "labels": torch.zeros_like(state["labels"]),
         }
