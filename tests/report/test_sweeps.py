@@ -3,32 +3,35 @@ from __future__ import annotations
 import pytest
 
 from lmr.report.groups import gather
-from lmr.report.sweeps import build_sweep_table, find_sweeps
+from lmr.report.sweeps import Sweep, build_sweep_table, find_sweeps
 from lmr.watch.settings import WatchSettings
 from row_maker import complete, make_row, make_world
 
-SWEEPS = {sweep.axis.name: sweep for sweep in find_sweeps(gather(make_world()))}
+
+@pytest.fixture(scope="module")
+def sweeps() -> dict[str, Sweep]:
+    return {sweep.axis.name: sweep for sweep in find_sweeps(gather(make_world()))}
 
 
-def test_a_sweep_is_found_for_every_kind() -> None:
-    assert set(SWEEPS) == {"batch-size", "delta", "negatives"}
+def test_a_sweep_is_found_for_every_kind(sweeps: dict[str, Sweep]) -> None:
+    assert set(sweeps) == {"batch-size", "delta", "negatives"}
 
 
-def test_batch_sizes_are_compared_on_the_domains_that_all_have() -> None:
-    sweep = SWEEPS["batch-size"]
+def test_batch_sizes_are_compared_on_the_domains_that_all_have(sweeps: dict[str, Sweep]) -> None:
+    sweep = sweeps["batch-size"]
     assert set(sweep.lines) == {"MINT", "BATCLIP", "LMR"}
     assert sweep.domains == ("frost", "fog")
     assert sweep.means("MINT") == pytest.approx({1: 40.5, 4: 42.0, 16: 48.0, 64: 50.5})  # 64 is the main run
 
 
-def test_the_varied_lmr_stands_in_its_place() -> None:
-    assert SWEEPS["delta"].means("pocket-c") == pytest.approx({0.01: 44, 0.02: 45, 0.03: 54.5, 0.05: 44, 0.1: 39})
-    assert list(SWEEPS["negatives"].means("gap")) == [1, 3, 5, 10, 20]
-    assert SWEEPS["negatives"].means("top1")[5] == pytest.approx(42.5)
+def test_the_varied_lmr_stands_in_its_place(sweeps: dict[str, Sweep]) -> None:
+    assert sweeps["delta"].means("pocket-c") == pytest.approx({0.01: 44, 0.02: 45, 0.03: 54.5, 0.05: 44, 0.1: 39})
+    assert list(sweeps["negatives"].means("gap")) == [1, 3, 5, 10, 20]
+    assert sweeps["negatives"].means("top1")[5] == pytest.approx(42.5)
 
 
-def test_the_table_has_a_column_for_every_value() -> None:
-    table = build_sweep_table(SWEEPS["negatives"])
+def test_the_table_has_a_column_for_every_value(sweeps: dict[str, Sweep]) -> None:
+    table = build_sweep_table(sweeps["negatives"])
     assert [column.key for column in table.columns] == ["1", "3", "5", "10", "20"]
     assert [line.label for line in table.lines] == ["gap", "top1"]
     assert table.notes == ("Means over frost, fog.",)
