@@ -10,7 +10,7 @@ import numpy as np
 
 from lab.load.bench import LoadBench, LoadResult, judge
 from lab.load.child_service import ChildService
-from lab.load.inputs import draw_image, draw_pixels, encode_pixels, find_pocket, make_bomb
+from lab.load.inputs import draw_image, draw_pixels, encode_pixels, find_pocket, make_bomb, make_jpeg
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
 
@@ -25,6 +25,7 @@ def list_bad_bodies() -> dict[str, tuple[str, bytes, set[int]]]:
     noise = np.random.default_rng(0).bytes(2000)
     return {
         "bomb": ("image/png", make_bomb(), {413, 422}),
+        "JPEG of 1,500 scans": ("image/jpeg", make_jpeg((5000, 5000), 1500), {422}),
         "truncated PNG": ("image/png", png[: len(png) // 2], {422}),
         "truncated JPEG": ("image/jpeg", jpeg[: len(jpeg) // 2], {422}),
         "truncated WebP": ("image/webp", webp[: len(webp) // 2], {422}),
@@ -35,6 +36,7 @@ def list_bad_bodies() -> dict[str, tuple[str, bytes, set[int]]]:
         "text": ("text/plain", b"hello", {415}),
         "too large": ("image/png", bytes(11_000_000), {413}),
         "broken JSON": ("application/json", b'{"images": [', {400, 422}),
+        "nested JSON": ("application/json", b'{"images": ' + b"[" * 9_000_000, {413}),
         "broken multipart": ("multipart/form-data; boundary=x", b"--y\r\n\r\n", {400, 422}),
     }
 

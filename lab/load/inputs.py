@@ -110,3 +110,12 @@ def make_bomb(side: int = 50_000) -> bytes:
     packed = [struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
               for name, body in chunks]  # fmt: skip
     return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+def make_jpeg(size: tuple[int, int], scans: int) -> bytes:
+    """Return a progressive JPEG whose last scan is there again and again; each costs a pass over the image."""
+    file = io.BytesIO()
+    Image.new("RGB", size, "red").save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    last = content[content.rindex(b"\xff\xda") : -2]
+    return content[:-2] + last * (scans - content.count(b"\xff\xda")) + content[-2:]

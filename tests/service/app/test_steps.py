@@ -16,7 +16,7 @@ import httpx
 import pytest
 import torch
 
-from jpeg_maker import make_jpeg
+from lab.load.inputs import make_jpeg
 from lmr.images.isolated import IsolatedDecoder
 from lmr.service.app.images import ImageFile, ReadyImages
 from lmr.service.app.steps import Turns
