@@ -184,6 +184,7 @@ def run(options: argparse.Namespace) -> str | None:
         from lmr.apps.serve_demo import serve_demo
 
         serve_demo(options.seconds, where, report=_report)
+        leave_if_loading()
         return None
     if options.labels is None or options.seconds is not None:
         raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
