@@ -587,6 +587,30 @@ def test_stream_with_a_damaged_record_fails_alone_and_can_be_deleted(tmp_path: P
     engine.close()
 
 
+@pytest.mark.parametrize("content", ["x'00'", "5", "''", "(SELECT content FROM states LIMIT 1)"])
+def test_stream_with_damaged_parts_fails_alone(tmp_path: Path, content: str) -> None:
+    engine = make_engine(tmp_path / "s", step=5)
+    ask(engine, make_request("a", 0), make_request("b", 0))  # three images wait
+    parts = engine._store.read_state("a").parts  # type: ignore[union-attr]
+    assert {name.partition("/")[0] for name in parts} >= {"tally", "waiting"}
+    engine.close()
+    for part in ("tally", "waiting/0"):
+        with sqlite3.connect(tmp_path / "s") as made:
+            whole = made.execute("SELECT content FROM parts WHERE stream = 1 AND name = ?", (part,)).fetchone()
+            made.execute(f"UPDATE parts SET content = {content} WHERE stream = 1 AND name = ?", (part,))
+        engine = make_engine(tmp_path / "s", step=5)
+        bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1, mode="answer"))
+        refuse(engine, bad, StreamDamaged, "stream 'a' is damaged")
+        assert good.result(0).seq == 1
+        engine.close()
+        with made:
+            made.execute("UPDATE parts SET content = ? WHERE stream = 1 AND name = ?", (*whole, part))
+        made.close()
+    engine = make_engine(tmp_path / "s", step=5)
+    assert ask(engine, make_request("a", 1))[0].seq == 2
+    engine.close()
+
+
 def test_every_request_of_a_batch_finishes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (tmp_path / "s", None):
         engine = make_engine(path)

@@ -93,7 +93,9 @@ class Worker:
         for job in batch.jobs:
             try:
                 resident = self._admit(job, batch)
-            except (Refused, LmrError, sqlite3.Error, OSError) as error:
+            except Exception as error:
+                if not isinstance(error, (Refused, sqlite3.Error, OSError)):
+                    LOGGER.exception("Stream %r cannot be read", job.stream)
                 batch.refuse(job, error)
                 continue
             turn = _Turn(job, resident, resident.record)
@@ -190,7 +192,7 @@ class Worker:
             waiting, written = self._packer.unpack(row, state)
             # Where a request is a step, nothing waits for one: images of an earlier --step N are not kept any longer.
             return Resident(row, record, True, waiting if self.settings.step else [], written)
-        except (ValueError, DamagedText) as error:  # also of pydantic and of the watch
+        except (DamagedText, ValueError, LookupError, TypeError, RuntimeError) as error:  # also of pydantic and torch
             if isinstance(job.task, StreamTask) and job.task.action == "delete":
                 assert claim.record is not None
                 return Resident(row, StreamRecord(job.stream, health=claim.record.health), True)
