@@ -42,7 +42,8 @@ FAR = 1.0  # a domain has changed if the mean of a pixel statistic moved by this
 NEAR = 0.5  # a drifted stream is quiet again within this distance of its quiet images
 CLEAR = 0.9  # a domain is drifted if its clarity is below this share of that of quiet images
 MEMORY = 2048  # quiet images after which counted labels fade
-PATIENCE = 64  # from 512 new images of a domain on, a step waits for 1/64 of them
+STEP = 6  # new images in a step: eight unrelated ones count as about seven, because novelty is limited
+PATIENCE = 64  # from 384 new images of a domain on, a step waits for 1/64 of them
 # The variance of each pixel statistic between clean images (CIFAR-10's test set; 250 photographs of ImageNet at 224
 # pixels give values from 0.7 to 3 times these).
 VARIANCES = (0.25, 0.08, 0.14, 0.48, 0.15, 0.035, 0.032, 1.7, 0.27)
@@ -209,7 +210,7 @@ class Steady(NormMethod):
 
     def _take_step(self, state: State) -> State:
         """Return the state after a step of the streams that have gathered enough new images for one."""
-        enough = (state["adapting"] > 0) & (state["fresh"] >= (state["age"] / PATIENCE).clamp(min=BLOCK))
+        enough = (state["adapting"] > 0) & (state["fresh"] >= (state["age"] / PATIENCE).clamp(min=STEP))
         if not bool(enough.any()):
             return state
         stepped = enough & (state["weight"] > 0)
