@@ -687,6 +687,12 @@ LIMITS: dict[str, list[tuple[str, float]]] = {
         *[("norms", 1.7e38), ("second", -1e-9), ("steps", -1), ("images", -1), ("bias", 2.1), ("bias", -2.1)],
         *[("running", 1.1), ("running", -0.1), ("mass", -0.1), ("predicted", -1)],
     ],
+    "steady": [
+        *[("norms", 1.7e38), ("second", -1e-9), ("steps", -1), ("images", -1), ("bias", 2.1), ("running", 1.1)],
+        *[("mass", -0.1), ("gained", -0.1), ("weight", -0.1), ("fresh", -0.1), ("answers", -0.1), ("age", -0.1)],
+        *[("adapting", 2), ("adapting", -1), ("history", -0.1), ("labels", -0.1), ("looked", -0.1)],
+        *[("clarity", -0.1), ("quiet_clarity", -0.1)],
+    ],
     "tent": [("norms", -1.7e38), ("second", -1e-9), ("steps", -3), ("predicted", -(2**60))],
     "eta": [("average", 1.1), ("average", -0.1), ("norms", 2e6)],
     "eata": [("fisher", -1e-9), ("average", 1.1), ("second", -1e-9)],

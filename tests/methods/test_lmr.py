@@ -167,7 +167,7 @@ def test_every_argument_may_be_a_keyword() -> None:
     zeroshot = lmr.ZeroShot(tower, prototypes, 100.0)
     words = {"lr": 0.1, "delta": 0.1, "negatives": 3, "tau": 0.1, "gamma0": 0.1, "beta": 0.1, "eta": 0.1, "mu": 0.1}
     words |= {"clip": 0.1, "eps": 0.1, "pmr": False, "am": False, "bc": False, "positives": "top1", "emit": "before"}
-    words |= {"pace": "image", "share": 0.5, "prior": tuple(range(1, len(prototypes) + 1))}
+    words |= {"pace": "image", "share": 0.5, "prior": tuple(map(float, range(1, len(prototypes) + 1)))}
     spec = ", ".join(f"{key}={value!r}" for key, value in words.items())
     assert lmr.create("lmr", zeroshot, **words).spec == lmr.create(f"lmr({spec})", zeroshot).spec == f"lmr({spec})"
 

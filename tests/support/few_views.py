@@ -12,13 +12,17 @@ from lmr.core.spec import parse_spec
 
 KEEP_IMAGES = ("cliptta", "rotta")  # in their state, which needs the shape of an image
 FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1, "every": 8}
+AT_ONCE = {"steady": {"prior": "uniform"}}  # adapts from the first image on, where it would wait for a change
 
 
 def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
     """As lmr.create; what is given is kept."""
     name, given = parse_spec(split_address(spec)[1])
     method = lmr.find_method(name)
-    few = {key: value for key, value in FEW.items() if key in list_arguments(method) and key not in given}
+    few: dict[str, Any] = {
+        key: value for key, value in FEW.items() if key in list_arguments(method) and key not in given
+    }
+    few |= {key: value for key, value in AT_ONCE.get(name, {}).items() if key not in given}
     if name in KEEP_IMAGES and clip.input_shape is None:
         clip.input_shape = small_world.SHAPE
     return lmr.create(spec, clip, **few | arguments)

@@ -141,6 +141,7 @@ class Reference:
     emit: str = "after"
     pace: str = "batch"
     share: float = 1.0
+    prior: Any = "uniform"
     step_by_autograd: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -150,6 +151,7 @@ class Reference:
         wide = self.prototypes.double()
         self.prototypes = wide / torch.sqrt((wide**2).sum(1, keepdim=True))
         self.classes = len(self.prototypes)
+        self.shares = self.read_shares()
         self.mass = [0.0] * self.classes
         self.bias = [0.0] * self.classes
         self.running: list[float] | None = None
@@ -160,6 +162,14 @@ class Reference:
         self.time = 0.0  # steps taken, in usual steps
         self.first = [torch.zeros_like(t) for t in self.parameters]
         self.second = [torch.zeros_like(t) for t in self.parameters]
+
+    def read_shares(self) -> list[float]:
+        """Shares of all classes with sum 1; none below a thousandth of an even share before the last division."""
+        if self.prior == "uniform":
+            return [1 / self.classes] * self.classes
+        floor = 0.001 / self.classes
+        raised = [max(number / math.fsum(self.prior), floor) for number in self.prior]
+        return [number / math.fsum(raised) for number in raised]
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -317,16 +327,24 @@ class Reference:
             for c, probability in enumerate(softmax(row)):
                 mean[c] += probability / len(emitted)
         before, self.images = self.images, self.images + len(emitted)
-        share = len(emitted) / 64 if self.pace == "image" else 1.0
-        memory = self.mu**share
-        if self.pace == "image":  # image by image: the plain mean of the first 64, then an exponential one
-            memory = 1.0
-            for number in range(before + 1, self.images + 1):
-                memory *= (number - 1) / number if number <= 64 else self.mu ** (1 / 64)
+        self.drive(mean, *self.keep_pace(before, len(emitted)))
+
+    def keep_pace(self, before: int, count: int) -> tuple[float, float]:
+        """The memory of a batch after ``before`` images, and its part of a usual step."""
+        if self.pace == "batch":
+            return self.mu, 1.0
+        memory = 1.0  # image by image: the plain mean of the first 64, then an exponential one
+        for number in range(before + 1, before + count + 1):
+            memory *= (number - 1) / number if number <= 64 else self.mu ** (1 / 64)
+        return memory, count / 64
+
+    def drive(self, mean: Sequence[float], memory: float, part: float = 1.0) -> None:
+        """The running prediction, and the bias that drives it to the shares."""
         if self.running is None:
-            self.running = mean
+            self.running = list(mean)
         else:
             self.running = [memory * old + (1 - memory) * new for old, new in zip(self.running, mean, strict=True)]
-        moved = [b - self.eta * share * math.log(u + self.eps) for b, u in zip(self.bias, self.running, strict=True)]
+        excess = [math.log((u + self.eps) / s) for u, s in zip(self.running, self.shares, strict=True)]
+        moved = [b - self.eta * part * e for b, e in zip(self.bias, excess, strict=True)]
         centre = sum(moved) / self.classes
         self.bias = [min(max(b - centre, -self.clip), self.clip) for b in moved]

@@ -44,6 +44,7 @@ CLEAR = 0.9  # a domain is drifted if its clarity is below this share of that of
 MEMORY = 2048  # quiet images after which counted labels fade
 STEP = 6  # new images in a step: eight unrelated ones count as about seven, because novelty is limited
 PATIENCE = 64  # from 384 new images of a domain on, a step waits for 1/64 of them
+TINY = 1e-30  # in place of a divisor of 0
 # The variance of each pixel statistic between clean images (CIFAR-10's test set; 250 photographs of ImageNet at 224
 # pixels give values from 0.7 to 3 times these).
 VARIANCES = (0.25, 0.08, 0.14, 0.48, 0.15, 0.035, 0.032, 1.7, 0.27)
@@ -103,7 +104,7 @@ class Steady(NormMethod):
             "key": signs,  # their mean over the first images of this domain
             "quiet": signs,  # their mean over the first images of the quiet domain
             "looked": zero,  # new images in the key, until there are enough
-            "clarity": zero,  # how far apart the frozen model's logits of these are: their mean deviation over classes
+            "clarity": zero,  # the standard deviation of the frozen model's logits over classes, mean over these
             "quiet_clarity": zero,  # the same of quiet images; 0: none yet
             "block": zero.repeat(2 + len(VARIANCES)),  # sums over this block: new images, clarity, statistics
         }
@@ -133,21 +134,23 @@ class Steady(NormMethod):
         return super().ranges(state) | own
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        signs = describe_pixels(images)
+        signs = describe_pixels(images).to(self.classifier.prototypes.dtype)
         novelty = measure_novelty(signs, state["last"], state["images"] > 0, streams)
         quiet = streams.spread(state["adapting"] == 0)
         logits = signs.new_zeros(len(images), self.classifier.classes)
         if bool(quiet.any()):
-            logits[quiet] = self.classifier(images[quiet]).to(logits.dtype)
-        steps, block = state["steps"], (streams.spread(state["images"] % BLOCK) + streams.rank()) // BLOCK
+            logits[quiet] = self.classifier(images[quiet])
+        stepped = torch.zeros_like(state["adapting"], dtype=torch.bool)
+        block = (streams.spread(state["images"] % BLOCK) + streams.rank()) // BLOCK
         for number in range(int(block.max()) + 1):
             own = block == number
-            some = streams.take(own)
+            some, steps = streams.take(own), state["steps"]
             logits[own], state = self._answer_block(images[own], logits[own], quiet[own], novelty[own], state, some)
             state = self._watch_block(logits[own], signs[own], novelty[own], state, some)
+            stepped |= state["steps"] > steps
         last = streams.rank() == streams.spread(streams.sizes - 1)
         state = state | {"last": streams.sum(signs * last.unsqueeze(1))}
-        return Step(logits, state, {"stepped": state["steps"] != steps, "adapting": state["adapting"]})
+        return Step(logits, state, {"stepped": stepped})
 
     def _answer_block(
         self, images: Tensor, logits: Tensor, known: Tensor, novelty: Tensor, state: State, streams: Streams
@@ -159,7 +162,7 @@ class Steady(NormMethod):
         adapting = streams.spread(state["adapting"] > 0)
         missing = ~adapting & ~known
         if bool(missing.any()):
-            logits[missing] = self.classifier(images[missing]).to(logits.dtype)
+            logits[missing] = self.classifier(images[missing])
         if not bool(adapting.any()):
             return logits, state
         own, novelty = streams.take(adapting), novelty[adapting]
@@ -169,7 +172,7 @@ class Steady(NormMethod):
         target = adapt_margin(state["mass"], torch.zeros_like(weight), top, own, self.gamma0, self.beta, self.eps)
         gradient = measured.pull_back(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
         answers = before + own.spread(state["bias"])  # eq. 15
-        logits[adapting] = answers.to(logits.dtype)
+        logits[adapting] = answers
         gained = F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1)
         new = {
             "gradient": gradient,
@@ -214,11 +217,12 @@ class Steady(NormMethod):
         if not bool(enough.any()):
             return state
         stepped = enough & (state["weight"] > 0)
-        gradient = state["gradient"] / (state["weight"] + self.eps).unsqueeze(1)  # of eq. 9
-        mean = state["answers"] / state["fresh"].clamp(min=self.eps).unsqueeze(1)  # u of eq. 16
+        gradient = state["gradient"] / (state["weight"] + self.eps).unsqueeze(1).to(state["norms"].dtype)  # of eq. 9
+        mean = state["answers"] / state["fresh"].clamp(min=TINY).unsqueeze(1)  # u of eq. 16
         begun = state["running"].sum(1) > 0
+        shares = share_counts(state["history"]) if self.given is None else self.given
         bias, running = correct_bias(  # eqs. 16, 17
-            state["bias"], state["running"], begun, mean, self.eta, self.mu, self.clip, self.eps, self._refer(state)
+            state["bias"], state["running"], begun, mean, self.eta, self.mu, self.clip, self.eps, shares
         )
         new = {"bias": bias, "running": running, "mass": state["mass"] + state["gained"]}  # eq. 12
         new |= {key: torch.zeros_like(state[key]) for key in ("gradient", "weight", "fresh", "gained", "answers")}
@@ -227,17 +231,13 @@ class Steady(NormMethod):
             new |= self.optim.descend(state, gradient, stepped)
         return state | new
 
-    def _refer(self, state: State) -> Tensor:
-        """Return the class shares [A, C] that the mean prediction is driven to."""
-        return share_counts(state["history"]) if self.given is None else self.given.expand_as(state["history"])
-
     def _judge_domain(self, state: State) -> State:
         """Return the state after a block: has the domain changed, and is the new one quiet or drifted?"""
-        count, block = state["block"][:, 0], state["block"] / state["block"][:, :1].clamp(min=self.eps)
+        count, block = state["block"][:, 0], state["block"] / state["block"][:, :1].clamp(min=TINY)
         clarity, signs = block[:, 1], block[:, 2:]
         looking, adapting = state["looked"] < LOOK, state["adapting"] > 0
         looked = state["looked"] + count * looking
-        part = (count / looked.clamp(min=self.eps)).unsqueeze(1)
+        part = (count / looked.clamp(min=TINY)).unsqueeze(1)
         recent = state["recent"].lerp(signs, (count / LOOK).clamp(max=1).unsqueeze(1))
         key = choose_rows(looking, state["key"].lerp(signs, part), state["key"])
         state = state | {
@@ -270,7 +270,6 @@ class Steady(NormMethod):
         new = {key: value.expand_as(state[key]) for key, value in self._begin_domain().items()}
         new["adapting"] = torch.full_like(state["adapting"], self.given is not None)
         again = (state["adapting"] > 0) & (state["quiet_clarity"] > 0) & (self._distance(state, "quiet") < NEAR)
-        again &= torch.tensor(self.given is None, device=again.device)
         new["looked"] = torch.where(again, state["looked"], 0)
         new["key"] = choose_rows(again, state["quiet"], torch.zeros_like(state["key"]))
         new |= {key: torch.zeros_like(state[key]) for key in ("labels", "clarity")}
@@ -295,8 +294,13 @@ class Steady(NormMethod):
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         return self.tower.logits(images, state["norms"], streams) + streams.spread(state["bias"])  # eq. 15
 
+    def _describe(self, state: State) -> Mapping[str, Tensor]:
+        return {**super()._describe(state), "adapting": state["adapting"] > 0}
+
     def fill_state(self, images: Tensor) -> None:
-        self.state["adapting"].fill_(1)
+        mean = describe_pixels(images).mean(0).to(self.classifier.prototypes.dtype)
+        full = {"adapting": 1, "looked": LOOK, "key": mean, "recent": mean, "quiet_clarity": self.given is None}
+        self.state |= {key: torch.zeros_like(self.state[key]) + value for key, value in full.items()}
 
     def _export(self, state: State) -> AdaptedParameters:
         return dataclasses.replace(super()._export(state), offset=state["bias"][0].clone())
@@ -316,36 +320,46 @@ class Steady(NormMethod):
 def describe_pixels(images: Tensor) -> Tensor:
     """Return nine numbers [B, 9] on the light, colour, contrast and detail of normalised images [B, 3, H, W].
 
-    They are the means of grey and two colour differences, then logarithms: the variance of grey, its power at coarse
-    against all scales, at fine against coarse scales and at the finest against fine scales, the variance of colour
-    against grey, and the power of colour at fine scales against its variance.
+    Grey is the mean of the channels. The colour differences are red - green and (red + green) / 2 - blue. The numbers
+    are the means of these three, and the logarithms of six ratios: the variance of grey; roughness of grey in squares
+    of 2 x 2 pixels against that variance; roughness of grey against this; its squared Laplacian against this; the
+    variance of both colour differences against that of grey; roughness of red - green against its variance. Roughness
+    is the mean square difference of neighbours in a row plus that in a column. 1e-5 is added before each logarithm.
+    Images of other shapes are grey, with all but the last two axes averaged.
     """
     pixels = images if images.dtype == torch.float64 else images.float()
-    red, green, blue = pixels.unbind(1) if pixels.shape[1] == 3 else (pixels.mean(1),) * 3
-    grey, first, second = pixels.mean(1), red - green, (red + green) / 2 - blue
+    pixels = pixels.reshape(len(pixels), -1, *(1, *pixels.shape[1:])[-2:])
+    grey = pixels.mean(1)
+    red, green, blue = pixels.unbind(1) if pixels.shape[1] == 3 else (grey,) * 3
+    first, second = red - green, (red + green) / 2 - blue
     coarse = F.avg_pool2d(grey.unsqueeze(1), 2, ceil_mode=True).squeeze(1)
-    finest = _differences(grey, 2)
-    contrast, fine, rough = _spread(grey), _differences(grey), _differences(coarse)
-    colour = _spread(first), _spread(second), _differences(first)
-    logs = torch.stack([contrast, fine, rough, finest, colour[0] + colour[1], colour[0], colour[2]]).add(1e-5).log()
-    v, f, r, z, c, a, d = logs
+    powers = [_spread(grey), _roughness(coarse), _roughness(grey), _squared_laplacian(grey)]
+    powers += [_spread(first) + _spread(second), _spread(first), _roughness(first)]
+    variance, rough, fine, finest, colour, red_green, detail = torch.stack(powers).add(1e-5).log()
     means = [plane.mean((1, 2)) for plane in (grey, first, second)]
-    return torch.stack([*means, v, r - v, f - r, z - f, c - v, d - a], 1)
+    ratios = [variance, rough - variance, fine - rough, finest - fine, colour - variance, detail - red_green]
+    return torch.stack([*means, *ratios], 1)
 
 
 def _spread(planes: Tensor) -> Tensor:
     return planes.flatten(1).var(1, correction=0)
 
 
-def _differences(planes: Tensor, order: int = 1) -> Tensor:
-    """Return the mean square of differences of neighbours along both axes [B]; of ``order`` 2, of the Laplacian."""
-    if order == 2:
-        inner = planes[:, 1:-1, 1:-1]
-        around = planes[:, :-2, 1:-1] + planes[:, 2:, 1:-1] + planes[:, 1:-1, :-2] + planes[:, 1:-1, 2:]
-        parts = [4 * inner - around]
-    else:
-        parts = [planes[:, :, 1:] - planes[:, :, :-1], planes[:, 1:] - planes[:, :-1]]
-    return sum((part.square().flatten(1).sum(1) / max(1, part[0].numel()) for part in parts), planes.new_zeros(()))
+def _roughness(planes: Tensor) -> Tensor:
+    """Return the mean square difference of neighbours in rows, plus that in columns [B]."""
+    return _mean_square(planes[:, :, 1:] - planes[:, :, :-1]) + _mean_square(planes[:, 1:] - planes[:, :-1])
+
+
+def _squared_laplacian(planes: Tensor) -> Tensor:
+    """Return the mean square of four times a pixel less its four neighbours, over pixels that have all four [B]."""
+    rows, columns = planes[:, :, 1:-1], planes[:, 1:-1]
+    around = rows[:, :-2] + rows[:, 2:] + columns[:, :, :-2] + columns[:, :, 2:]
+    return _mean_square(4 * planes[:, 1:-1, 1:-1] - around)
+
+
+def _mean_square(parts: Tensor) -> Tensor:
+    """Return the mean square of parts [B, ...]; 0 where an image is too small to have any [B]."""
+    return parts.square().flatten(1).sum(1) / max(1, parts[0].numel())
 
 
 def measure_novelty(signs: Tensor, last: Tensor, begun: Tensor, streams: Streams) -> Tensor:

@@ -1,0 +1,432 @@
+"""Steady against the slow reference beside the tests, image by image, over streams that pass through every phase."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lmr
+import lmr_reference as book
+from lmr.core.passes import count_passes
+from lmr.core.streams import Streams
+from lmr.methods.steady import BLOCK, VARIANCES, describe_pixels, measure_novelty
+from lmr_problem import copy_state
+from steady_problem import Phase, PictureTower, draw, encode_pictures, make_problem
+from steady_reference import SteadyReference, describe
+
+FAST = {"lr": 5e-3, "eta": 0.1}  # so that a short drift leaves traces
+SIZES = (1, 7, 8, 64)
+LIFE = (
+    Phase(80, skew=0.5),
+    Phase(80, detail=1.2, skew=0.5),  # another look, and as clear
+    Phase(96, noise=0.3, detail=1.2, light=0.7, skew=0.5),
+    Phase(36, noise=0.3, detail=1.2, light=0.7, skew=0.5, repeats=3),
+    Phase(56, detail=1.2, skew=0.5),  # as before the drift
+    Phase(24, detail=1.2, skew=0.5, repeats=8),
+    Phase(93, noise=0.2, detail=0.8, light=-0.8),
+)
+BAD = Phase(120, noise=0.2, light=0.8, skew=0.5)
+BEGINS_BAD = (Phase(72, noise=0.2, light=0.8), Phase(104), Phase(93, noise=0.2, light=-0.8))
+SHARES = (3.0, 0.0, *[1.0] * 10)
+
+
+class Faulty(PictureTower):
+    """Gives NaN for images whose first value is 99."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.where(images[:, 0, 0, :1] == 99.0, torch.nan, super().forward(images))
+
+
+@functools.cache
+def load_problem() -> tuple[PictureTower, Tensor, Tensor]:
+    return make_problem()
+
+
+def make_classifier(dtype: torch.dtype = torch.float64, kind: type[PictureTower] = PictureTower) -> lmr.ZeroShot:
+    tower, prototypes, _ = load_problem()
+    copied = kind().double()
+    copied.load_state_dict(tower.state_dict())
+    return lmr.ZeroShot(copied.to(dtype), prototypes.to(dtype), 100.0)
+
+
+@functools.cache
+def draw_life(phases: tuple[Phase, ...] = LIFE, seed: int = 0) -> Tensor:
+    return draw(load_problem()[2], phases, seed)
+
+
+def make_reference(**spec: Any) -> SteadyReference:
+    tower, prototypes, _ = load_problem()
+    encode = book.write_out(tower)
+
+    def see(images: Tensor, norms: book.Norms) -> Tensor:
+        return encode_pictures(lambda columns: encode(columns, norms), images)
+
+    return SteadyReference(see, tower.norms, prototypes, **spec)
+
+
+@functools.cache
+def follow(phases: tuple[Phase, ...] = LIFE, seed: int = 0, prior: Any = "history") -> tuple[SteadyReference, Tensor]:
+    """The reference after a stream, and its answers."""
+    reference = make_reference(**FAST, prior=prior)
+    return reference, reference.step(draw_life(phases, seed))
+
+
+def flow(method: lmr.Method, images: Tensor, size: int) -> Tensor:
+    return torch.cat([method.step(batch).logits for batch in images.split(size)])
+
+
+def check_state(method: lmr.Method, reference: SteadyReference, row: int = 0, tolerance: float = 1e-9) -> None:
+    """All that the stream has learnt and counted."""
+    expected = {
+        "norms": reference.flat,
+        "first": torch.cat([t.flatten() for t in reference.first]),
+        "second": torch.cat([t.flatten() for t in reference.second]),
+        "gradient": torch.cat([t.flatten() for t in reference.gradient]),
+        "block": [reference.block_new, reference.block_clarity, *reference.block_signs],
+        "history": reference.counted,
+        "running": reference.running or [0.0] * reference.classes,
+        "quiet_clarity": reference.usual or 0.0,
+    }
+    names = ["steps", "adapting", "images", "weight", "fresh", "gained", "answers", "mass", "bias", "age", "labels"]
+    names += ["last", "recent", "key", "quiet", "looked", "clarity", "predicted"]
+    expected |= {name: getattr(reference, name) for name in names}
+    assert set(expected) == set(method.state)
+    for key, value in expected.items():
+        difference = (method.state[key][row].double() - torch.as_tensor(value, dtype=torch.float64)).abs().max().item()
+        assert difference <= tolerance, f"{key} is off by {difference}"
+
+
+# Whole streams.
+
+
+def test_streams_pass_through_every_phase() -> None:
+    """What the comparisons below stand on: all branches occur, and rounding can turn no decision over."""
+    life, bad = follow()[0], follow(BEGINS_BAD)[0]
+    expected = ["clearer", "changed", "quiet", "changed", "drifted", "back", "changed", "drifted"]
+    assert [word for _, word in life.log] == expected
+    assert [word for _, word in bad.log if word != "changed"] == ["clearer", "quiet", "clearer", "drifted"]
+    assert min(life.slack, bad.slack) > 1e-6
+
+
+@pytest.mark.parametrize("phases", [LIFE, BEGINS_BAD], ids=["life", "begins bad"])
+@pytest.mark.parametrize("size", SIZES[1:])
+def test_every_batching_gives_the_answers_of_the_reference(size: int, phases: tuple[Phase, ...]) -> None:
+    method = lmr.create("steady", make_classifier(), **FAST)
+    reference, expected = follow(phases)
+    torch.testing.assert_close(flow(method, draw_life(phases), size), expected, atol=1e-9, rtol=0)
+    check_state(method, reference)
+    adapted = reference.score(draw_life()[:5], reference.norms) + torch.tensor(reference.bias, dtype=torch.float64)
+    torch.testing.assert_close(method.predict(draw_life()[:5]).logits, adapted, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("prior", ["uniform", SHARES], ids=["uniform", "given"])
+def test_stream_with_known_shares_adapts_from_the_first_image_on(prior: Any) -> None:
+    phases = (BAD, Phase(24, noise=0.2, light=0.8, repeats=4), Phase(85, skew=0.5))
+    reference, expected = follow(phases, prior=prior)
+    assert {word for _, word in reference.log} == {"changed"}
+    for size in (1, 7, 64):
+        method = lmr.create("steady", make_classifier(), **FAST, prior=prior)
+        torch.testing.assert_close(flow(method, draw_life(phases), size), expected, atol=1e-9, rtol=0)
+        check_state(method, reference)
+    assert reference.steps > 1
+    assert max(map(abs, reference.bias)) > 0.1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"negatives": 2, "delta": 0.05, "tau": 0.5},
+        {"gamma0": 0.3, "beta": 3.0},
+        {"mu": 0.5, "clip": 0.1, "eta": 0.4},
+        {"eps": 0.5},
+        {"lr": 1e-2, "tau": 0.0},
+    ],
+    ids=str,
+)
+def test_values(spec: dict[str, Any]) -> None:
+    phases = (Phase(56, skew=0.5), Phase(93, noise=0.4, light=0.9, skew=0.5))
+    reference = make_reference(**FAST | spec)
+    expected = reference.step(draw_life(phases))
+    assert reference.steps > 1
+    method = lmr.create("steady", make_classifier(), **FAST | spec)
+    torch.testing.assert_close(flow(method, draw_life(phases), 20), expected, atol=1e-9, rtol=0)
+    check_state(method, reference)
+
+
+def test_long_domain_waits_for_more_images_between_steps() -> None:
+    """Beyond 512 new images, with a state that says so; 1,000 images would take the test long."""
+    images = draw_life((BAD,))
+    given: dict[str, Any] = FAST | {"prior": "uniform"}
+    method, reference = lmr.create("steady", make_classifier(), **given), make_reference(**given)
+    flow(method, images, 64)
+    reference.step(images)
+    before = reference.steps
+    reference.age = 1100.0
+    method.state["age"].fill_(1100.0)
+    torch.testing.assert_close(flow(method, images, 7), reference.step(images), atol=1e-9, rtol=0)
+    assert reference.steps - before < 0.7 * before
+    check_state(method, reference)
+
+
+def test_streams_of_a_mixed_batch_get_what_they_get_alone() -> None:
+    """Three streams in different phases; a stream that is absent does not change."""
+    lives = [(LIFE, 0), (BEGINS_BAD, 0), (LIFE[:3], 1)]
+    method = lmr.create("steady", make_classifier(), **FAST, streams=4)
+    generator = torch.Generator().manual_seed(0)
+    streams = [draw_life(*life) for life in lives]
+    left, found = [0, 0, 0], [torch.empty(0, 12, dtype=torch.float64)] * 3
+    while any(place < len(images) for place, images in zip(left, streams, strict=True)):
+        ids = torch.randint(3, (13,), generator=generator).tolist()
+        rows, kept = [], []
+        for k in ids:
+            if left[k] < len(streams[k]):
+                rows.append(streams[k][left[k]])
+                kept.append(k)
+                left[k] += 1
+        if not kept:
+            continue
+        before = copy_state(method)
+        logits = method.step(torch.stack(rows), streams=kept).logits
+        for k in range(4):
+            own = torch.tensor(kept) == k
+            if own.any():
+                found[k] = torch.cat([found[k], logits[own]])
+            else:
+                assert all(torch.equal(value[k], before[key][k]) for key, value in method.state.items())
+    for k, life in enumerate(lives):
+        reference, expected = follow(*life)
+        torch.testing.assert_close(found[k], expected, atol=1e-9, rtol=0)
+        check_state(method, reference, k)
+
+
+def test_float32_answers_are_the_same_for_every_batching() -> None:
+    clip, images = make_classifier(torch.float32), draw_life(BEGINS_BAD).float()
+    expected, *others = [flow(lmr.create("steady", clip, **FAST), images, size) for size in SIZES]
+    for logits in others:
+        torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
+    assert (expected - follow(BEGINS_BAD)[1]).abs().max() < 1e-2
+
+
+# States.
+
+
+@pytest.mark.parametrize("place", [83, 277, 430])
+def test_stream_resumes_in_the_middle_of_a_block(place: int, tmp_path: Any) -> None:
+    images = draw_life()[place - 43 : place + 61]
+    whole, first, second = (lmr.create("steady", make_classifier(), **FAST) for _ in range(3))
+    for method in (whole, first):
+        flow(method, draw_life()[: place - 43], 64)
+        flow(method, images[:43], 43)
+    first.save(tmp_path / "state")
+    second.load(tmp_path / "state")
+    assert torch.equal(flow(second, images[43:], 5), flow(whole, images[43:], 5))
+    assert all(torch.equal(value, second.state[key]) for key, value in whole.state.items())
+
+
+@pytest.mark.parametrize("seen", [60, 277])
+def test_image_without_an_answer_changes_no_state(seen: int) -> None:
+    """The stream keeps its state, quiet or drifted, and the other stream of the batch goes on."""
+    method = lmr.create("steady", make_classifier(kind=Faulty), **FAST, streams=2)
+    alone = lmr.create("steady", make_classifier(), **FAST)
+    images = draw_life()
+    flow(alone, images[:seen], 64)
+    for batch in images[:seen].split(64):
+        method.step(batch.repeat_interleave(2, 0), streams=torch.arange(2 * len(batch)) % 2)
+    before = copy_state(method)
+    assert bool(before["adapting"].all()) == (seen > 200)
+    batch = images[seen : seen + 20].repeat_interleave(2, 0)
+    batch[4, 0, 0] = 99.0
+    answer = method.step(batch, streams=torch.arange(40) % 2)
+    for key, value in method.state.items():
+        if key != "predicted":
+            assert torch.equal(value[0], before[key][0]), key
+    torch.testing.assert_close(answer.logits[1::2], alone.step(batch[1::2]).logits, atol=1e-9, rtol=0)
+    assert answer.logits[[k for k in range(40) if k != 4]].isfinite().all()
+    facts = answer.info["streams"]
+    assert (facts[0]["finite"], facts[0]["stepped"], facts[1]["finite"]) == (False, False, True)
+    assert facts[0]["adapting"] is bool(before["adapting"][0])
+
+
+def test_quiet_stream_is_answered_by_the_frozen_model() -> None:
+    clip = make_classifier()
+    method = lmr.create("steady", clip, **FAST)
+    images = draw_life(LIFE[:1])
+    answers = [method.step(batch) for batch in images.split(20)]
+    torch.testing.assert_close(torch.cat([answer.logits for answer in answers]), clip(images), atol=0, rtol=0)
+    assert not any(answer.info["adapting"] or answer.info["stepped"] or answer.info["drift"] for answer in answers)
+    shares = method.state["history"][0] / method.state["history"].sum()
+    counts = torch.bincount(clip(images).argmax(1), minlength=12) / len(images)
+    assert (shares - counts).abs().max() < 0.15
+
+
+def test_info_says_when_a_stream_adapts_and_steps() -> None:
+    """In batches of one image."""
+    method, reference = lmr.create("steady", make_classifier(), **FAST), make_reference(**FAST)
+    seen = set()
+    for image in draw_life().split(1):
+        steps = reference.steps
+        expected, answer = reference.step(image), method.step(image)
+        torch.testing.assert_close(answer.logits, expected, atol=1e-9, rtol=0)
+        assert answer.info["adapting"] is reference.adapting
+        assert answer.info["stepped"] is (reference.steps > steps)
+        seen.add((answer.info["adapting"], answer.info["stepped"]))
+    check_state(method, reference)
+    assert seen == {(False, False), (True, False), (True, True)}
+
+
+def test_state_of_a_large_model_is_small() -> None:
+    """The norms of ViT-B/16, two in each of twelve blocks and two around them, and 1,000 classes."""
+    encoder = nn.Sequential(nn.Flatten(), *[nn.LayerNorm(768) for _ in range(26)])
+    method = lmr.create("steady", lmr.ZeroShot(encoder, torch.randn(1000, 768)))
+    assert method.trainable == 39_936
+    assert sum(value.nbytes for value in method.state.values()) <= 1_500_000
+
+
+@pytest.mark.parametrize("size", [1, 8, 20, 64])
+@pytest.mark.parametrize("prior", ["history", "uniform"])
+def test_drifted_stream_costs_a_forward_and_a_backward(size: int, prior: str) -> None:
+    passes = count_passes(lmr.create("steady", make_classifier(), prior=prior), size)
+    assert passes is not None
+    assert (passes.forwards, passes.backwards) == (1, 1)
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_filled_state_is_a_valid_one(streams: int) -> None:
+    method = lmr.create("steady", make_classifier(), streams=streams)
+    method.fill_state(draw_life()[:8])
+    method.load_state_dict(method.state_dict())
+    answer = method.step(draw_life()[:32], streams=torch.arange(32) % streams)
+    assert answer.info["finite"]
+    assert method.state["adapting"].tolist() == [1] * streams
+
+
+@pytest.mark.parametrize(
+    ("tower", "prototypes"),
+    [
+        (torch.float16, torch.float32),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float64),
+        (torch.float64, torch.float32),
+    ],
+    ids=str,
+)
+def test_state_keeps_its_types(tower: torch.dtype, prototypes: torch.dtype) -> None:
+    source = make_classifier()
+    clip = lmr.ZeroShot(source.encoder.to(tower), source.prototypes.to(prototypes), 100.0)
+    for prior, streams in (("history", 1), ("uniform", 1), ("uniform", 2)):
+        method = lmr.create("steady", clip, **FAST, prior=prior, streams=streams)
+        before = {key: value.dtype for key, value in method.state.items()}
+        answer = method.step(draw_life()[:40].to(tower), streams=torch.arange(40) % streams)
+        assert {key: value.dtype for key, value in method.state.items()} == before
+        assert before["bias"] == answer.logits.dtype == prototypes
+        assert answer.info["finite"]
+        method.load_state_dict(method.state_dict())
+
+
+# Arguments.
+
+
+@pytest.mark.parametrize(
+    ("prior", "words"),
+    [
+        ("frozen", "Expected 'history' or 'uniform' or values in brackets, each a number, for 'prior' of steady"),
+        ((), "for 'prior' of steady"),
+        ((1.0, 2.0), "a share for each of the 12 classes as the prior, got 2 numbers"),
+        ((-1.0, *[1.0] * 11), "shares of at least 0 with a positive sum"),
+        ((0.0,) * 12, "shares of at least 0 with a positive sum"),
+    ],
+)
+def test_bad_prior_gets_a_sentence(prior: Any, words: str) -> None:
+    with pytest.raises(lmr.LmrError, match=words):
+        lmr.create("steady", make_classifier(), prior=prior)
+
+
+def test_values_for_few_classes_are_those_of_lmr() -> None:
+    clip = make_classifier()
+    method = lmr.create("steady", clip, preset="auto")
+    assert (method.gamma0, method.beta) == (0.3, 3.0)  # type: ignore[attr-defined]
+    assert method.spec == lmr.create("steady", clip, preset="cifar10-c").spec
+
+
+# Pixels.
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 9, 6), (3, 32, 32), (3, 4, 4), (3, 3, 3), (3, 2, 5), (3, 1, 1), (1, 5, 7), (4, 6, 4)], ids=str
+)
+def test_pixel_statistics(shape: tuple[int, ...]) -> None:
+    images = torch.randn(3, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    images[1] *= torch.linspace(0, 1, shape[2], dtype=torch.float64)
+    images[2] = 0.7
+    expected = torch.tensor([describe(image) for image in images], dtype=torch.float64)
+    assert describe_pixels(images).shape == (3, len(VARIANCES))
+    torch.testing.assert_close(describe_pixels(images), expected, atol=1e-10, rtol=0)
+    torch.testing.assert_close(describe_pixels(images.float()), expected.float(), atol=1e-3, rtol=1e-4)
+    half = images.half()
+    torch.testing.assert_close(describe_pixels(half), describe_pixels(half.float()), atol=0, rtol=0)
+
+
+def test_other_inputs_than_pictures_are_grey() -> None:
+    rows = torch.randn(4, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = describe_pixels(rows.unsqueeze(1))
+    assert torch.equal(describe_pixels(rows), expected)
+    assert torch.equal(describe_pixels(rows.flatten(1)), describe_pixels(rows.view(4, 1, 1, 35)))
+    assert torch.equal(describe_pixels(rows.view(4, 1, 1, 5, 7)), expected)
+    assert (expected[:, 1:3] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda images: images + 1.0,
+        lambda images: 2 * images,
+        lambda images: images + 0.5 * torch.randn(images.shape, generator=torch.Generator().manual_seed(1)),
+        lambda images: nn.functional.avg_pool2d(images, 5, 1, 2),
+        lambda images: images.mean(1, keepdim=True).expand_as(images),
+        lambda images: images * torch.tensor([1.5, 1.0, 0.3]).view(3, 1, 1),
+    ],
+    ids=["light", "contrast", "noise", "blur", "grey", "colour"],
+)
+def test_changes_of_pixels_move_a_statistic_far(change: Callable[[Tensor], Tensor]) -> None:
+    smooth = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    images = nn.functional.interpolate(smooth, scale_factor=4, mode="bilinear") + 0.4
+    moved = describe_pixels(change(images)).mean(0) - describe_pixels(images).mean(0)
+    assert (moved.square() / torch.tensor(VARIANCES)).max() > 1
+
+
+def test_novelty_is_measured_against_the_image_before_in_the_stream() -> None:
+    generator = torch.Generator().manual_seed(0)
+    deviations = torch.tensor(VARIANCES, dtype=torch.float64).sqrt()
+    signs = torch.randn(2000, len(VARIANCES), dtype=torch.float64, generator=generator) * deviations
+    one = Streams(torch.tensor([0]), torch.zeros(len(signs), dtype=torch.int64))
+    last, begun = torch.zeros(1, len(VARIANCES), dtype=torch.float64), torch.tensor([False])
+    novelty = measure_novelty(signs, last, begun, one)
+    assert novelty[0] == 1
+    assert 0.9 < novelty.mean() < 1.1
+    assert novelty.max() <= 2
+    expected = ((signs[1:] - signs[:-1]) / deviations).square().mean(1) / 2
+    torch.testing.assert_close(novelty[1:], expected.clamp(max=2))
+    assert (measure_novelty(signs[:1].repeat(5, 1), signs[:1], torch.tensor([True]), one.take(slice(5))) == 0).all()
+    mixed = Streams(torch.tensor([3, 5]), torch.tensor([1, 0, 1, 0, 0]))
+    found = measure_novelty(signs[:5], signs[5:7], torch.tensor([True, False]), mixed)
+    steps = [None, (1, 5), (2, 0), (3, 1), (4, 3)]
+    for k, pair in enumerate(steps):
+        distance = 1.0 if pair is None else ((signs[pair[0]] - signs[pair[1]]) / deviations).square().mean() / 2
+        assert found[k] == pytest.approx(min(2.0, float(distance)))
+
+
+def test_repeated_frames_teach_nothing() -> None:
+    images = draw_life()
+    for seen, adapts in ((72, 0), (272, 1)):  # a block is over after both
+        method = lmr.create("steady", make_classifier(), **FAST)
+        flow(method, images[:seen], 64)
+        before = copy_state(method)
+        assert before["adapting"].item() == adapts
+        flow(method, images[seen - 1 : seen].repeat(5 * BLOCK, 1, 1, 1), 7)
+        changed = {key for key, value in method.state.items() if not torch.equal(value, before[key])}
+        assert changed == {"images", "predicted"}
