@@ -159,7 +159,7 @@ def test_values(spec: dict[str, Any]) -> None:
 
 
 def test_long_domain_waits_for_more_images_between_steps() -> None:
-    """Beyond 512 new images, with a state that says so; 1,000 images would take the test long."""
+    """A step waits for a part of all new images, with a state that says so; 1,000 images would take the test long."""
     images = draw_life((BAD,))
     given: dict[str, Any] = FAST | {"prior": "uniform"}
     method, reference = lmr.create("steady", make_classifier(), **given), make_reference(**given)
