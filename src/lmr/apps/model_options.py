@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,9 +14,10 @@ from typing import Any
 from lmr.apps.options import AnyPath, Prompts
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.functional.prior import share_names
 from lmr.core.method import Method, list_arguments
-from lmr.core.registry import AUTO, create, find_addressed, split_address
-from lmr.core.spec import parse_spec, simplify_name
+from lmr.core.registry import AUTO, create, find_addressed, find_method, list_methods, split_address
+from lmr.core.spec import format_spec, parse_spec, simplify_name
 from lmr.data.labelled import read_class_names
 from lmr.models import Backbone
 
@@ -99,6 +102,81 @@ def create_suited(spec: str, classifier: ZeroShot, **values: Any) -> Method:
     """
     by_image = {} if "pace" in _read_given(spec) or "pace" not in list_arguments(find_addressed(spec)) else BY_IMAGE
     return create(spec, classifier, preset=find_preset(spec) or AUTO, **(by_image | values))
+
+
+def add_prior(spec: str, prior: AnyPath | Mapping[str, float], names: Sequence[str]) -> str:
+    """Return the spec of a method with class shares as its argument "prior".
+
+    ``prior`` is a word that the method knows, such as "uniform", shares by class name as a mapping or as a text
+    "car=0.8,truck=0.1", or a file of name,share lines.
+    """
+    file, plain = split_address(spec)
+    name, given = parse_spec(plain)
+    if "prior" not in list_arguments(find_addressed(spec)):
+        having = [one for one in list_methods() if "prior" in list_arguments(find_method(one))]
+        raise LmrError(
+            f"{name} does not use class shares, so that --prior does not fit; leave it out, or choose one of these "
+            f"methods: {', '.join(having)}."
+        )
+    if "prior" in given:
+        raise LmrError(f"The class shares are given twice, in {spec!r} and with --prior; leave one of them out.")
+    value = prior if isinstance(prior, Mapping) else _read_prior(prior, names)
+    if isinstance(value, Mapping):
+        share_names(value, names)  # refuses what does not fit
+        value = dict(value)
+    made = format_spec(name, given | {"prior": value})
+    return made if file is None else f"{file}:{made}"
+
+
+def _read_prior(prior: AnyPath, names: Sequence[str]) -> str | dict[str, float]:
+    """Return shares by name from a file or a text; a text without shares is a word that the method must know."""
+    text = os.fspath(prior)
+    if os.path.isfile(prior):
+        try:
+            rows = [row for row in csv.reader(Path(prior).read_text("utf-8-sig").splitlines()) if any(row)]
+        except (OSError, ValueError, csv.Error) as error:
+            raise LmrError(f"Cannot read the class shares in {text!r}: {error}.") from error
+        pairs = [tuple(row) for row in rows if [cell.strip().casefold() for cell in row] != ["name", "share"]]
+    elif "=" in text:
+        pairs = [part.rpartition("=")[::2] for part in text.split(",") if part.strip()]
+    elif isinstance(prior, str) and text.isidentifier():
+        return text
+    else:
+        raise LmrError(
+            f"Expected history, uniform, shares such as {names[0]}=0.8 or a file of name,share lines for --prior, got "
+            f"{text!r}, and there is no such file."
+        )
+    shares: dict[str, float] = {}
+    for pair in pairs:
+        try:
+            name, share = pair
+            value = float(share)
+        except ValueError as error:
+            raise LmrError(f"Expected a class name and its share in {text!r}, got {','.join(pair)!r}.") from error
+        if name.strip() in shares:
+            raise LmrError(f"Expected one share for each class in {text!r}, got two for {name.strip()!r}.")
+        shares[name.strip()] = value
+    return shares
+
+
+def explain_other_method(stored: str, method: Method, what: str, option: str) -> str:
+    """Return the error message for ``what``, which belongs to the method ``stored``, with what to do instead."""
+    own, other = (shorten_spec(spec, method.classifier) for spec in (method.spec, stored))
+    return (
+        f"{what} belongs to the method {other}, not to {own}; give --method {shlex.quote(other)} to go on with it, or "
+        f"another {option} to start anew."
+    )
+
+
+def shorten_spec(spec: str, classifier: ZeroShot) -> str:
+    """Return the shortest spec from which ``create_suited`` makes this method; ``spec`` itself if it is not known."""
+    try:
+        name, values = parse_spec(spec)
+        suited = create_suited(name, classifier)
+    except LmrError:
+        return spec
+    differing = {key: value for key, value in values.items() if getattr(suited, key, None) != value}
+    return format_spec(name, differing) if differing else name
 
 
 def _read_given(spec: str) -> dict[str, Any]:

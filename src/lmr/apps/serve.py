@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lmr.apps.model_options import create_suited, describe_suited, make_classifier
-from lmr.apps.options import NO_STATE, AnyPath, ModelOptions, Prompts, ServerOptions
+from lmr.apps.model_options import create_suited, describe_suited, explain_other_method, make_classifier
+from lmr.apps.options import DEFAULT_METHOD, NO_STATE, AnyPath, ModelOptions, Prompts, ServerOptions
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
@@ -25,10 +25,10 @@ from lmr.core.registry import find_addressed
 from lmr.models import Backbone
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.packing import describe_identity
+from lmr.service.engine.packing import METHOD, describe_identity
 from lmr.service.network import is_loopback, read_token_file
 from lmr.service.settings import ServiceSettings
-from lmr.service.store.store import Store
+from lmr.service.store.store import OtherIdentity, Store
 from lmr.service.store.store_interface import StateStore
 from lmr.watch.settings import WatchSettings
 from lmr.watch.watched import Watched
@@ -55,7 +55,7 @@ class ServingPlan:
 
     names: list[str]
     model: str = DEFAULT_MODEL
-    method: str = "lmr"
+    method: str = DEFAULT_METHOD
     prompts: Prompts | None = None
     watch: WatchSettings | None = field(default_factory=WatchSettings)
     options: ModelOptions = field(default_factory=ModelOptions)
@@ -212,7 +212,13 @@ def open_store(folder: AnyPath, method: Method, watch: WatchSettings | None) -> 
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LmrError(f"Cannot create the folder of states {str(path)!r}: {error.strerror or error}.") from error
-    return Store(path / STORE_FILE, describe_states(method, watch))
+    try:
+        return Store(path / STORE_FILE, describe_states(method, watch))
+    except OtherIdentity as error:
+        if error.name != METHOD:
+            raise
+        what = f"The store {str(path / STORE_FILE)!r}"
+        raise LmrError(explain_other_method(error.stored, method, what, "--state-dir")) from error
 
 
 def describe_states(method: Method, watch: WatchSettings | None) -> dict[str, str]:

@@ -12,6 +12,10 @@ DESCRIPTION = """\
 Send the frames of a source to one stream of a running 'lmr serve', in order. The source is a video file, the address of
 a camera (rtsp://, http:// with MJPEG), or a folder that a camera writes images to.
 
+The service decides how the stream adapts. By default it answers as the frozen model while the frames are like the first
+ones, and adapts after a change, with the class shares of this stream; so begin a new stream with ordinary frames. For a
+service whose streams begin with bad frames of balanced classes, give 'lmr serve' --prior uniform.
+
 Every request has a key that follows from the stream and the names of its frames. If the service is busy or restarts, or
 the connection breaks, the request is sent again under its key, and the service applies it once. With --position the
 same holds if this command is interrupted or killed: give it again, and it continues with the next frame.

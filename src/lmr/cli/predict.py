@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from lmr.apps.predict.results import PredictSummary
 
 DESCRIPTION = """\
-Label images with your own class names, without training data. The model adapts to the images while it labels them,
-batch by batch in a stable order (img2 before img10), so that noise, fog or a new camera cost less accuracy.
+Label images with your own class names, without training data. The images are one stream in a stable order (img2 before
+img10), and the model adapts to them when they change, so that noise or fog cost less accuracy.
+
+The default method, steady, answers as the frozen model while the images are like the first ones, and adapts after a
+change, with the class shares it has counted until then. Give --prior uniform for images that are bad from the first on,
+with about as many of each class, or the shares themselves if you know them.
 
 The default is the small model that comes with lmr. It sees photographs of any size at 32x32 pixels and knows 110 class
 names, such as cat, ship and pickup truck; 'lmr doctor photo' lists them. For other names, or where details matter, give
@@ -56,8 +60,12 @@ examples:
   a new folder every day, each run starting from what the last one learnt:
     lmr predict monday  --labels names.txt --state camera.state --out monday.jsonl
     lmr predict tuesday --labels names.txt --state camera.state --out tuesday.jsonl
-  half the work of a step, for most of the gain:
-    lmr predict photos --labels names.txt --budget 1.5 --out photos.jsonl
+  images that are bad from the first on, with about as many of each class:
+    lmr predict foggy --labels names.txt --prior uniform --out foggy.jsonl
+  a road camera whose class shares are known; the other classes share the rest evenly:
+    lmr predict road --labels names.txt --prior car=0.8,truck=0.1 --out road.jsonl
+  the published method, which adapts from the first image on; half the work of a step, for most of the gain:
+    lmr predict photos --labels names.txt --method lmr --budget 1.5 --out photos.jsonl
   a video, one frame per second of 25 frames:
     lmr predict street.mp4 --every 25 --labels names.txt --out street.jsonl
   the images that a table lists in its column "photo":
@@ -94,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "addresses such as s3://bucket/photos of folders, images and lists",
     )
     add_classifier_options(parser)
-    add_fields(parser, PredictOptions, method="SPEC", budget="X")
+    add_fields(parser, PredictOptions, method="SPEC", prior="WORD|SHARES|FILE", budget="X")
     add_prompt_options(parser)
     add_fields(parser, PredictOptions, batch_size="N", top="N", every="N", column="NAME", out="FILE", state="FILE")
     add_fields(parser, PredictOptions, watch="on|report|off")
@@ -131,6 +139,8 @@ def run(options: argparse.Namespace) -> str | None:
     if summary is None:
         return None
     print(f"lmr: {summary}", file=sys.stderr)
+    if summary.adaptation is not None:
+        print(f"lmr: {summary.adaptation}", file=sys.stderr)
     return summary.complaint
 
 

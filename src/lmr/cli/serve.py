@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lmr.apps.options import ModelOptions, ServerOptions
+from lmr.apps.options import DEFAULT_METHOD, ModelOptions, ServerOptions
 from lmr.cli.shared_options import (
     add_classifier_options,
     add_fields,
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Serve a classifier over HTTP to many streams of images, such as cameras. Each stream has an adaptive state of its own:
 a request adapts its stream on the images in it and answers them, and no stream changes the answers of another.
+
+The default method, steady, answers as the frozen model while the images of a stream are like its first ones, and adapts
+after a change, with the class shares of this stream. Labels that are posted enter these shares. Give --prior uniform
+for streams that begin with bad images and have about as many of each class.
 
 States are kept in --state-dir and survive a restart or a crash: an answer is sent after its state is on the disk. A
 watch compares each stream with the frozen model, without labels, and rolls it back when its adaptation goes wrong.
@@ -43,6 +47,8 @@ examples:
   for other machines, with a token that clients send as "Authorization: Bearer ...":
     openssl rand -hex 32 > token
     lmr serve --labels names.txt --host 0.0.0.0 --token-file token
+  streams that are bad from the first image on, with about as many images of each class:
+    lmr serve --labels names.txt --prior uniform
   cameras that send one frame at a time, with a step for every 16 frames of a camera:
     lmr serve --labels names.txt --step 16
   replicas on a Ray cluster that runs, with the states on this machine in four files:
@@ -82,10 +88,17 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     add_classifier_options(group, needed=False)
     add(
         "--method",
-        default="lmr",
+        default=DEFAULT_METHOD,
         metavar="SPEC",
         help='a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a '
         "preset is named, and counts its constants by images unless the spec says otherwise (default: %(default)s)",
+    )
+    add(
+        "--prior",
+        metavar="WORD|SHARES|FILE",
+        help="the class shares that the method expects in every stream: history (counted while its images are like the "
+        "first ones), uniform, shares such as car=0.8,truck=0.1, where the other classes share the rest evenly, or a "
+        "file of name,share lines (default: the method's own)",
     )
     add(
         "--watch",
@@ -174,7 +187,7 @@ def _add_schedule(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    from lmr.apps.model_options import choose_prompts, read_labels
+    from lmr.apps.model_options import add_prior, choose_prompts, read_labels
     from lmr.apps.serve import ServingPlan, leave_if_loading, serve_classifier
     from lmr.watch.settings import read_watch
 
@@ -188,10 +201,11 @@ def run(options: argparse.Namespace) -> str | None:
         return None
     if options.labels is None or options.seconds is not None:
         raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
+    names = read_labels(options.labels)
     plan = ServingPlan(
-        read_labels(options.labels),
+        names,
         model=options.model,
-        method=options.method,
+        method=options.method if options.prior is None else add_prior(options.method, options.prior, names),
         prompts=choose_prompts(options.templates, options.prompts),
         watch=read_watch(options.watch),
         options=read_dataclass(ModelOptions, options),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from lmr.core.card import Card, Emission, Scores, Tower
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
+from lmr.core.functional.prior import share_names
 from lmr.core.locks import hold
 from lmr.core.log import LOGGER
 from lmr.core.placement import Device
@@ -31,12 +32,13 @@ from lmr.core.streams import StreamIds, Streams, choose_rows
 Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
 COUNTS: tuple[float, float] = (0, 2**53)  # the range of counts
 SHARES: tuple[float, float] = (0, 1.001)  # the range of shares and probabilities, with room for rounding
+Phase = Literal["quiet", "looking", "adapting"]  # as the frozen model; the same, after a change; adapting
 UNIT: tuple[float, float] = (-1.001, 1.001)  # the range of unit vectors, their means and cosines
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Method(Saved):
-    """Base of all methods. A method never sees labels, and it adapts only in ``step``.
+    """Base of all methods. A method adapts only in ``step``, and sees labels only in ``count_labels``.
 
     A subclass is one file with one decorated class. Its annotated fields are its arguments. ``begin`` returns the state
     of a new stream, ``adapt`` maps a batch and a state to a ``Step``, ``answer`` computes logits without adapting.
@@ -90,7 +92,10 @@ class Method(Saved):
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
         for key in list_arguments(type(self)):
-            setattr(self, key, convert(getattr(self, key), hints[key], f"{key!r} of {self.name}"))
+            value = getattr(self, key)
+            if isinstance(value, Mapping):  # numbers by class name
+                value = share_names(value, self.classifier.names)
+            setattr(self, key, convert(value, hints[key], f"{key!r} of {self.name}"))
             self._check_size(key)
         self.streams = convert(self.streams, int, "the number of streams")
         if self.streams < 1:
@@ -125,6 +130,13 @@ class Method(Saved):
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         """Return logits [B, C] of a checked batch with the rows [A, ...] of a state."""
         return self.classifier(images)
+
+    def add_labels(self, labels: Tensor, counted: Tensor, state: State, streams: Streams) -> State:
+        """Return the tensors of ``state`` that change with true labels [B], or none if labels change nothing.
+
+        ``counted`` [B] are the labels that the method itself counted for these images, -1 where that is not known.
+        """
+        return {}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         """Return the range of values of the tensors of ``state``; tensors without one may hold any finite value."""
@@ -213,6 +225,40 @@ class Method(Saved):
         with self._session(), torch.no_grad():
             images, batch = self._check(images, streams)
             return Prediction(self.answer(images, self._take(batch), batch), classes=self.classifier.names)
+
+    def count_labels(
+        self, labels: Sequence[int] | Tensor, streams: StreamIds = None, counted: Sequence[int] | Tensor | None = None
+    ) -> bool:
+        """Count true labels of images, where the method estimates class shares; return True if the state changed.
+
+        ``labels`` [B] are the numbers of classes and ``streams`` [B] the streams that the images came from. ``counted``
+        [B] are the answers that these labels replace in the counts, -1 where none was counted.
+
+        Examples:
+            >>> import lmr
+            >>> clip = lmr.load("pocket").classifier(["red ring", "blue star", "green heart"])
+            >>> lmr.create("steady", clip).count_labels([0, 0, 2])
+            True
+            >>> lmr.create("lmr", clip).count_labels([0, 0, 2])  # it has no use for labels
+            False
+        """
+        with self._session(), torch.no_grad():
+            truth = self._check_labels(labels, 0)
+            known = torch.full_like(truth, -1) if counted is None else self._check_labels(counted, -1)
+            ids = self._ids([0] * len(truth) if streams is None and self.streams == 1 else streams)
+            if not len(truth) == len(known) == len(ids):
+                raise LmrError(
+                    f"Expected a stream and a counted answer for each label, got {len(truth)} labels, {len(ids)} "
+                    f"streams and {len(known)} answers."
+                )
+            batch = Streams(*torch.unique(ids, return_inverse=True))
+            new = self.add_labels(truth, known, self._take(batch), batch)
+            self._replace(new, batch.active)
+            return bool(new)
+
+    def phases(self) -> list[Phase] | None:
+        """Return what each stream does now, for methods that do not always adapt; None for the others."""
+        return None
 
     def as_module(self) -> nn.Module:
         """Return an ``nn.Module`` whose ``forward(images)`` adapts on the batch and returns its logits.
@@ -431,6 +477,18 @@ class Method(Saved):
     def _embed(self, images: Tensor) -> Tensor:
         """Return the input of all passes of a step: tokens, computed once, where the encoder has them."""
         return images if self.needs_images else self.classifier.embed(images)
+
+    def _check_labels(self, labels: Sequence[int] | Tensor, least: int) -> Tensor:
+        """Return numbers of classes from ``least`` on as a tensor [B]."""
+        found = torch.as_tensor(labels, device=self.classifier.device)
+        whole = not found.is_floating_point() and not found.is_complex() and found.dtype != torch.bool
+        if found.ndim != 1 or not len(found) or not whole:
+            raise LmrError(f"Expected a list of numbers of classes, got {labels!r}.")
+        if bool(((found < least) | (found >= self.classifier.classes)).any()):
+            raise LmrError(
+                f"Expected numbers of classes from {least} to {self.classifier.classes - 1}, got {labels!r}."
+            )
+        return found.long()
 
     def _ids(self, streams: StreamIds) -> Tensor:
         message = f"Expected a list of stream ids from 0 to {self.streams - 1}, got {streams!r}."

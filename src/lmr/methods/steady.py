@@ -29,7 +29,7 @@ from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset, Role
 from lmr.core.functional.margin import adapt_margin, correct_bias, find_candidates, gate, measure_margin
 from lmr.core.functional.prior import parse_prior, share_counts
-from lmr.core.method import COUNTS, SHARES, Ranges
+from lmr.core.method import COUNTS, SHARES, Phase, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.prediction import AdaptedParameters, State, Step
 from lmr.core.registry import register
@@ -140,17 +140,19 @@ class Steady(NormMethod):
         logits = signs.new_zeros(len(images), self.classifier.classes)
         if bool(quiet.any()):
             logits[quiet] = self.classifier(images[quiet])
+        adapted = torch.zeros_like(state["images"])
         stepped = torch.zeros_like(state["adapting"], dtype=torch.bool)
         block = (streams.spread(state["images"] % BLOCK) + streams.rank()) // BLOCK
         for number in range(int(block.max()) + 1):
             own = block == number
             some, steps = streams.take(own), state["steps"]
+            adapted = adapted + some.sizes * (state["adapting"] > 0)
             logits[own], state = self._answer_block(images[own], logits[own], quiet[own], novelty[own], state, some)
             state = self._watch_block(logits[own], signs[own], novelty[own], state, some)
             stepped |= state["steps"] > steps
         last = streams.rank() == streams.spread(streams.sizes - 1)
         state = state | {"last": streams.sum(signs * last.unsqueeze(1))}
-        return Step(logits, state, {"stepped": stepped})
+        return Step(logits, state, {"stepped": stepped, "adapted": adapted})
 
     def _answer_block(
         self, images: Tensor, logits: Tensor, known: Tensor, novelty: Tensor, state: State, streams: Streams
@@ -296,6 +298,25 @@ class Steady(NormMethod):
 
     def _describe(self, state: State) -> Mapping[str, Tensor]:
         return {**super()._describe(state), "adapting": state["adapting"] > 0}
+
+    def add_labels(self, labels: Tensor, counted: Tensor, state: State, streams: Streams) -> State:
+        """Count true labels as those of quiet images, in place of what the frozen model had counted for them."""
+        if self.given is not None:
+            return {}
+        classes, known = self.classifier.classes, (counted >= 0).unsqueeze(1)
+        added = streams.sum(F.one_hot(labels, classes).to(state["history"]))
+        removed = streams.sum((F.one_hot(counted.clamp(min=0), classes) * known).to(state["history"]))
+        first = state["quiet_clarity"] == 0  # the first look replaces the history by its labels
+        return {
+            key: choose_rows(rows, (state[key] - removed).clamp(min=0) + added, state[key])
+            for key, rows in (("labels", first), ("history", ~first))
+        }
+
+    def phases(self) -> list[Phase]:
+        adapting = (self.state["adapting"] > 0).tolist()
+        looking = ((self.state["looked"] < LOOK) & (self.state["quiet_clarity"] > 0)).tolist()
+        pairs = zip(adapting, looking, strict=True)
+        return ["adapting" if adapts else "looking" if looks else "quiet" for adapts, looks in pairs]
 
     def fill_state(self, images: Tensor) -> None:
         mean = describe_pixels(images).mean(0).to(self.classifier.prototypes.dtype)

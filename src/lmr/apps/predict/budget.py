@@ -12,7 +12,7 @@ from lmr.core.card import Switch
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
-from lmr.core.registry import split_address
+from lmr.core.registry import find_method, list_methods, split_address
 from lmr.core.spec import format_spec, parse_spec
 
 NEAR = 0.02  # forwards by which a switch may exceed the budget: a backward is a few per cent more than a forward
@@ -42,7 +42,11 @@ def choose_switch(spec: str, classifier: ZeroShot, budget: float, batch_size: in
         raise LmrError(f"Expected a budget of a positive number of forwards, such as 1.5, got {budget!r}.")
     switches = create_suited(spec, classifier).card.switches
     if not switches:
-        raise LmrError(f"{parse_spec(split_address(spec)[1])[0]} has no measured switches; leave out the budget.")
+        having = ", ".join(name for name in list_methods() if find_method(name).card.switches)
+        raise LmrError(
+            f"{parse_spec(split_address(spec)[1])[0]} has no measured switches; leave out the budget, or choose one of "
+            f"these methods: {having}."
+        )
     found = [chosen for switch in switches if (chosen := _try_switch(spec, classifier, switch, batch_size))]
     affordable = [chosen for chosen in found if chosen.forwards <= budget + NEAR]
     if not affordable:

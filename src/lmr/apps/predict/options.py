@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmr.apps.options import DEFAULT_MODEL, AnyPath, ModelOptions, Prompts
+from lmr.apps.options import DEFAULT_METHOD, DEFAULT_MODEL, AnyPath, ModelOptions, Prompts
 from lmr.core.errors import LmrError
 from lmr.watch.settings import WatchSettings, read_watch
 
@@ -19,9 +19,14 @@ class PredictOptions(ModelOptions):
 
     labels: AnyPath | Sequence[str]
     model: str = DEFAULT_MODEL
-    method: str = "lmr"
+    method: str = DEFAULT_METHOD
     """a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a preset is
-    named"""
+    named. The default answers as the frozen model while the images are like the first ones, and adapts with the class
+    shares it has counted after a change; lmr adapts from the first image on"""
+    prior: AnyPath | Mapping[str, float] | None = None
+    """the class shares that the method expects: history (counted while the images are like the first ones), uniform
+    (for images that are bad from the first on, with about as many of each class), shares such as car=0.8,truck=0.1,
+    where the other classes share the rest evenly, or a file of name,share lines (default: the method's own)"""
     budget: float | None = None
     """spend at most X plain forwards per image: use the switch of the method that was measured to keep most of its gain
     within that (the published method takes about 3, the model alone 1)"""
@@ -76,9 +81,9 @@ class PredictOptions(ModelOptions):
     def resolve(self, read_prompts: bool = False) -> PredictOptions:
         """Check the options as far as this needs neither images nor model, and read the files that they name.
 
-        With ``read_prompts`` the prompts become the content of their file, for machines that do not have it.
+        The prior becomes an argument of the method. With ``read_prompts`` the prompts become the content of their file, for machines that do not have it.
         """
-        from lmr.apps.model_options import choose_prompts, read_labels  # slow to import
+        from lmr.apps.model_options import add_prior, choose_prompts, read_labels  # slow to import
 
         numbers = {"batch size": self.batch_size, "number of top classes": self.top, "step between frames": self.every}
         names = read_labels(self.labels)
@@ -96,4 +101,5 @@ class PredictOptions(ModelOptions):
             prompts = None if prompts is None else wording
         if read_prompts and isinstance(prompts, (str, os.PathLike)):
             prompts = json.loads(Path(prompts).read_text("utf-8-sig"))
-        return replace(self, labels=names, prompts=prompts, top=min(self.top, len(names)))
+        method = self.method if self.prior is None else add_prior(self.method, self.prior, names)
+        return replace(self, labels=names, prompts=prompts, top=min(self.top, len(names)), method=method, prior=None)

@@ -264,6 +264,10 @@ class RunTally:
     first_error: str | None = None
     watches: Counter[str] = field(default_factory=Counter)  # events of the watch -> streams that had them
     suited: str = ""  # the values that were chosen for the number of classes
+    rests: bool = False  # the method answers as the frozen model until the images change
+    adapted: int = 0  # images that such a method answered adapted
+    drifted: int = 0  # finished streams with such images
+    first_adapted: int | None = None  # the number of the first of them in the output of one stream
 
     def add(self, other: RunTally) -> None:
         """Add the tally of another run."""
@@ -272,11 +276,21 @@ class RunTally:
         self.watches += other.watches
         self.first_error = self.first_error or other.first_error
         self.suited = self.suited or other.suited
+        self.rests = self.rests or other.rests
+        self.adapted += other.adapted
+        self.drifted += other.drifted
 
     def subtract(self, earlier: RunTally) -> RunTally:
         """Return what was added since an earlier tally of the same run."""
         watches = self.watches - earlier.watches
-        return replace(self, images=self.images - earlier.images, causes=self.causes - earlier.causes, watches=watches)
+        return replace(
+            self,
+            images=self.images - earlier.images,
+            causes=self.causes - earlier.causes,
+            watches=watches,
+            adapted=self.adapted - earlier.adapted,
+            drifted=self.drifted - earlier.drifted,
+        )
 
 
 @dataclass(frozen=True)
@@ -340,6 +354,24 @@ class PredictSummary:
         if self.out is not None:
             parts.append(f"Then label them again with --overwrite; {str(self.out)!r} holds the errors.")
         return " ".join(parts)
+
+    @property
+    def adaptation(self) -> str | None:
+        """A sentence on when the method adapted, for one that does not always; otherwise None."""
+        tally, answered = self.tally, self.tally.images - self.tally.causes.total()
+        if not tally.rests or not answered:
+            return None
+        if not tally.adapted:
+            return (
+                f"The images did not change: all {answered} answers are the frozen model's. If they are bad from the "
+                "first on, with about as many of each class, give --prior uniform."
+            )
+        if tally.adapted == answered:
+            return f"Adapted on all {answered} images."
+        since = (
+            f" of {tally.drifted} streams" if tally.first_adapted is None else f", from image {tally.first_adapted} on"
+        )
+        return f"Adapted on {tally.adapted} of {answered} images, after a change{since}."
 
     def _advise(self) -> str:
         """Return what to try when every image failed, by the most frequent cause."""

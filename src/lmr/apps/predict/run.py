@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TextIO
 import torch
 from torch import Tensor
 
-from lmr.apps.model_options import create_suited, describe_suited, make_classifier
+from lmr.apps.model_options import create_suited, describe_suited, explain_other_method, make_classifier
 from lmr.apps.options import AnyPath
 from lmr.apps.predict.budget import choose_switch
 from lmr.apps.predict.options import PredictOptions
@@ -35,6 +35,7 @@ from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, sync_folder
 from lmr.core.method import Method
 from lmr.core.progress import show_progress
+from lmr.core.state import read_state
 from lmr.images.ahead import ReadAhead
 from lmr.images.files import UnreadableImage
 from lmr.images.lists import ListedImage, is_list
@@ -86,7 +87,7 @@ def predict_images(sources: AnyPath | Sequence[AnyPath], options: PredictOptions
             finished = run.recover()
         else:
             if state is not None and os.path.exists(state):
-                _check_unfinished(run.method.load(state), output)
+                _check_unfinished(run.load_state(Path(state)), output)
             run.begin()
         start = time.perf_counter()
         run.label(images, finished, "--resume instead of --overwrite" if options.overwrite else "--resume")
@@ -119,6 +120,7 @@ class Labeller:
         watched = method if watch is None else Watched(method, watch)
         run = PredictRun(watched, self.backbone.preprocess, self.options, output, progress)
         run.tally.suited, run.title = suited, title
+        run.tally.rests = method.phases() is not None
         return run
 
 
@@ -168,11 +170,23 @@ class PredictRun:
             self.saved = self.images
             self.after_save()
 
+    def load_state(self, path: Path) -> dict[str, str]:
+        """Load a state and return its notes; the error for the state of another method says how to go on."""
+        try:
+            return self.method.load(path)
+        except LmrError:
+            stored = read_state(path)[1].get("spec")
+            if stored is None or stored == self.method.spec:
+                raise
+            method = self.method.method if isinstance(self.method, Watched) else self.method
+            option = "--out" if self.options.state is None else "--state"
+            raise LmrError(explain_other_method(stored, method, f"The state {str(path)!r}", option)) from None
+
     def recover(self) -> set[PlaceKey]:
         """Return to the last saved progress, and return the images that are finished."""
         assert self.output is not None
         assert self.progress is not None
-        notes = self.method.load(self.progress)
+        notes = self.load_state(self.progress)
         where, own = notes.get("out"), self._name_output(self.output)
         if where != own:
             about = f"the output {where!r}" if where else "no output"
@@ -247,6 +261,9 @@ class PredictRun:
         """Adapt on the readable images of the batch and return one answer per image; the others have an error."""
         inputs = [found for _, found in batch if isinstance(found, Tensor)]
         best = iter(self._step(torch.stack(inputs)) if inputs else ())
+        if self.tally.adapted and self.tally.first_adapted is None:
+            places = [place for place, (_, found) in enumerate(batch, self.images + 1) if isinstance(found, Tensor)]
+            self.tally.first_adapted = places[-self.tally.adapted]
         answers = []
         for place, found in batch:
             if isinstance(found, ImageAnswer):
@@ -264,6 +281,7 @@ class PredictRun:
         """Adapt on a batch; return the most probable classes of each image, with their probabilities."""
         classifier = self.method.classifier
         prediction = self.method.step(images.to(classifier.device, classifier.dtype))
+        self.tally.adapted += prediction.info.get("adapted", 0)
         order = prediction.logits.sort(dim=1, descending=True, stable=True).indices[:, : self.options.top]
         shares = prediction.probabilities.gather(1, order)
         return [
@@ -283,7 +301,8 @@ class PredictRun:
     def read_tally(self) -> RunTally:
         """Return a copy of the tally so far; a finished run adds the events of its watch."""
         watches = Counter([events]) if (events := self.describe_watch()) and self.finished else Counter()
-        return replace(self.tally, causes=Counter(self.tally.causes), watches=watches)
+        drifted = int(self.finished and self.tally.adapted > 0)
+        return replace(self.tally, causes=Counter(self.tally.causes), watches=watches, drifted=drifted)
 
     def _note_progress(self) -> dict[str, str]:
         notes = {"images": str(self.images), NAMES_NOTE: json.dumps(self.method.classifier.names)}

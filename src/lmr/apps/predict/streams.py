@@ -404,7 +404,7 @@ def label_stream(
             finished = run.recover()
         else:
             if files.earlier is not None and files.earlier.exists():
-                run.method.load(files.earlier)
+                run.load_state(files.earlier)
             run.begin()
         run.label(stream.images, finished)
     return run

@@ -3,15 +3,50 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.core.spec import simplify_name, suggest
 
 Prior = Literal["uniform"] | tuple[float, ...]
 PSEUDO_IMAGES = 8.0  # spread evenly over the classes and added to counts: no class has a share of 0
+ROUNDING = 0.01  # by which the sum of shares that people write down may differ from 1
+
+
+def share_names(shares: Mapping[str, float], names: Sequence[str]) -> tuple[float, ...]:
+    """Return the shares of all classes ``names`` from those of some; the other classes share the rest evenly.
+
+    Names are compared without regard to case and underscores.
+
+    Examples:
+        >>> from lmr.core.functional.prior import share_names
+        >>> share_names({"car": 0.8}, ["car", "truck", "bus"])
+        (0.8, 0.1, 0.1)
+    """
+    known = [simplify_name(name) for name in names]
+    given: dict[int, float] = {}
+    for name, share in shares.items():
+        found = [place for place, one in enumerate(known) if one == simplify_name(str(name))]
+        if not found:
+            few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+            raise LmrError(f"There is no class {name!r} to give a share.{suggest(name, names)} The classes are: {few}.")
+        if len(found) > 1 or found[0] in given:
+            raise LmrError(
+                f"The name {name!r} stands for two classes, or has two shares; give the shares of all classes in order."
+            )
+        if not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise LmrError(f"Expected a share from 0 to 1 for the class {name!r}, got {share!r}.")
+        given[found[0]] = float(share)
+    total, others = sum(given.values()), len(names) - len(given)
+    if total > 1 + ROUNDING or (not others and total < 1 - ROUNDING):
+        most = "at most 1" if others else "1"
+        raise LmrError(f"Expected shares with a sum of {most}, got {total:g}; give each class its part of all images.")
+    rest = round(max(0.0, 1 - total) / others, 12) if others else 0.0
+    return tuple(given.get(place, rest) for place in range(len(names)))
 
 
 def parse_prior(prior: Prior, like: Tensor) -> Tensor:

@@ -95,3 +95,11 @@ class ServiceMetrics(Collector):
         for health, number in sorted(now.by_health.items()):
             streams.add_metric([health], number)
         yield streams
+        phases = GaugeMetricFamily(
+            "lmr_phase_streams",
+            "Streams that changed since the start: quiet (answered as the frozen model), looking or adapting.",
+            labels=["phase"],
+        )
+        for phase, number in sorted(now.by_phase.items()):
+            phases.add_metric([phase], number)
+        yield phases

@@ -19,6 +19,7 @@ class ChangeLog:
     def __init__(self, last: int, by_health: Mapping[str, int]) -> None:
         self.last = last  # the last published number
         self.by_health = Counter(by_health)
+        self.by_phase: Counter[str] = Counter()  # of the streams in ``records``
         self.records: OrderedDict[str, StreamRecord] = OrderedDict()  # by number
         self._events: deque[tuple[int, ServiceEvent]] = deque()  # by number
         self._numbers = itertools.count(last + 1)
@@ -33,6 +34,8 @@ class ChangeLog:
         for event in events:
             self._events.append((self._advance(event.number), event))
         for before, record in records:
+            self._count_phase(self.records.get(record.stream), -1)
+            self._count_phase(record, 1)
             self.records[record.stream] = replace(record, change=self._advance(record.change))
             self.records.move_to_end(record.stream)
             if before:
@@ -42,7 +45,9 @@ class ChangeLog:
         while len(self._events) > MOST_EVENTS:
             self._lost = max(self._lost, self._events.popleft()[0])
         while len(self.records) > MOST_STREAMS:
-            self._lost = max(self._lost, self.records.popitem(last=False)[1].change)
+            oldest = self.records.popitem(last=False)[1]
+            self._count_phase(oldest, -1)
+            self._lost = max(self._lost, oldest.change)
 
     def count(self) -> int:
         """Return the number of streams."""
@@ -73,6 +78,10 @@ class ChangeLog:
             [record for record in records if record.change <= upto],
             False,
         )
+
+    def _count_phase(self, record: StreamRecord | None, number: int) -> None:
+        if record is not None and record.adapting is not None and record.health != DELETED:
+            self.by_phase[record.adapting] += number
 
     def _advance(self, number: int) -> int:
         """Return the number to publish under: the given one, unless a larger one was published before."""

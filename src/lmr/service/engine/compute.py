@@ -85,6 +85,10 @@ class Compute:
             )
         return answers
 
+    def count_labels(self, row: int, labels: Sequence[int], counted: Sequence[int]) -> bool:
+        """Count true labels of images of a row; return True if its state changed."""
+        return self._inner.count_labels(labels, [row] * len(labels), counted)
+
     def copy(self, rows: Sequence[int]) -> list[Callable[[], None]]:
         """Return for each row a function that restores its present state."""
         state = self._inner.state_dict(rows) if rows else {}
@@ -132,10 +136,12 @@ class Compute:
         counts = self._inner.state["predicted"][rows].cpu()
         best = counts.topk(min(MOST_SHARES, counts.shape[1]), 1)
         rest = (counts.sum(1) - best.values.sum(1)).tolist()
+        phases = self._inner.phases()
         columns = zip(records, best.indices.tolist(), best.values.tolist(), rest, strict=True)
         return [
             replace(
                 record,
+                adapting=None if phases is None else phases[row],
                 predicted=(*zip(kinds, numbers, strict=True), *([(-1, others)] if others else [])),
                 **self._describe_watch(row),
             )

@@ -168,7 +168,10 @@ class Engine:
         return self._submit_task(stream, StreamTask("write", content))
 
     def add_labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> Future[StreamStatus]:
-        """Add true labels of the images of request ``seq`` for the running accuracy; None where unknown."""
+        """Add true labels of the images of request ``seq``; None where unknown.
+
+        They enter the running accuracy, and the class shares of a method that counts them.
+        """
         return self._submit_task(stream, StreamTask("label", seq=seq, labels=tuple(labels)))
 
     # Reading.
@@ -230,6 +233,7 @@ class Engine:
                 streams=sum(by_health.values()),
                 resident=len(self._worker.residents),
                 by_health=by_health,
+                by_phase={phase: count for phase, count in self._log.by_phase.items() if count},
                 queue_images=self._scheduler.images,
                 queue_requests=self._scheduler.requests,
                 in_flight=len(self._computing) + self._committer.count_in_flight(),

@@ -25,6 +25,7 @@ from lmr.watch.watch_file import PREFIX, pack_events, pack_watch
 from lmr.watch.watched import Watched
 
 Written = dict[str, Any]  # the parts in the store, as the immutable values that they were made of
+METHOD = "method"  # the name of the method's spec in an identity
 _PART = "A part of the stored state"
 
 
@@ -40,7 +41,7 @@ class WaitingImage:
 def describe_identity(method: ServedMethod) -> dict[str, str]:
     """Return the model, the classes and the method to which states belong, for ``Store``."""
     facts = method.classifier.fingerprint
-    return {"model": facts["backbone"][:16], "classes or prompts": facts["classes"][:16], "method": method.spec}
+    return {"model": facts["backbone"][:16], "classes or prompts": facts["classes"][:16], METHOD: method.spec}
 
 
 class Packer:

@@ -42,6 +42,7 @@ class StreamRecord(JsonText):
     images: int = 0
     health: str = UNWATCHED
     adapts: bool = True
+    adapting: str | None = None  # the phase of the method, for one that does not always adapt
     signals: dict[str, Any] = field(default_factory=dict)
     predicted: tuple[tuple[int, int], ...] = ()  # class and count, most frequent first; the rest as class -1
     snapshots: tuple[int, ...] = ()
@@ -100,6 +101,14 @@ class StepNote(JsonText):
     frozen: dict[int, int]  # position of the answer -> class of the frozen model, where known
     point: dict[str, Any]  # the signals after the request
     labels: tuple[int | None, ...] = ()  # true classes of the answers, None where unknown
+    quiet: bool = False  # the method was quiet, so that it counted these answers
+
+
+def find_new_labels(note: StepNote, labels: Mapping[int, int]) -> tuple[list[int], list[int]]:
+    """Return the classes of answers that had no label yet, and those that the method counted for them, or -1."""
+    new = {place: kind for place, kind in labels.items() if not note.labels or note.labels[place] is None}
+    answers = [note.answers[place][0] for place in new]
+    return list(new.values()), [-1 if kind is None or not note.quiet else kind for kind in answers]
 
 
 def add_labels(record: StreamRecord, note: StepNote, labels: Mapping[int, int]) -> tuple[StreamRecord, StepNote]:

@@ -33,6 +33,7 @@ class StreamStatus:
     labelled: int  # labelled images
     updated: float  # Unix time
     change: int
+    adapting: str | None = None  # quiet, looking or adapting; None for a method that always adapts
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class Overview:
     streams: int = 0  # in the store or in memory
     resident: int = 0
     by_health: dict[str, int] = field(default_factory=dict)
+    by_phase: dict[str, int] = field(default_factory=dict)  # of the streams that changed since the start
     queue_images: int = 0
     queue_requests: int = 0
     in_flight: int = 0  # requests whose batch was formed and that are not answered yet

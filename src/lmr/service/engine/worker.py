@@ -15,10 +15,11 @@ from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
+from lmr.core.method import Phase
 from lmr.service.engine.batch import Batch, Job
 from lmr.service.engine.compute import Compute, Inputs, RowAnswer, ServedMethod
 from lmr.service.engine.packing import Packer, WaitingImage
-from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels
+from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels, find_new_labels
 from lmr.service.engine.requests import (
     BadInput,
     ImageResult,
@@ -40,6 +41,7 @@ from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import Claim, DamagedText, KeptAnswer, StreamChange, Transaction
 
 POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
+QUIET: Phase = "quiet"
 FEW_NOTES = 8  # kept in memory where the store has the others
 NOT_FINITE = "The model gave no finite answer to this image."
 
@@ -275,7 +277,8 @@ class Worker:
         """Add the results of a step to the batch, after all that can fail."""
         job, resident, answer, record = turn.job, turn.resident, turn.answer, batch.stamp(turn.record)
         request: StepRequest = job.task
-        note = _make_note(request, record, answer)
+        quiet = resident.record.adapting == record.adapting == QUIET and record.adapts
+        note = _make_note(request, record, answer, quiet)
         given = self._make_answer(job, record, answer, batch, saved=self._at_once)
         notes = {note.seq: note}
         for seq, frozen in turn.earlier.items():
@@ -422,6 +425,9 @@ class Worker:
         truth = {
             k: self._classes[name] for k, place in enumerate(note.places) if (name := task.labels[place]) is not None
         }
+        new, counted = find_new_labels(note, truth)
+        if new and self._compute.count_labels(resident.row, new, counted):
+            resident.changed = self._durable
         record, note = add_labels(resident.record, note, truth)
         resident.record = record = batch.change(record.health, record)
         self._keep_notes(resident, {note.seq: note})
@@ -482,7 +488,7 @@ def _count_step(turn: _Turn) -> StreamRecord:
     return replace(record, seq=record.seq + 1, images=record.images + turn.job.images)
 
 
-def _make_note(request: StepRequest, record: StreamRecord, answer: RowAnswer) -> StepNote:
+def _make_note(request: StepRequest, record: StreamRecord, answer: RowAnswer, quiet: bool) -> StepNote:
     best = tuple(one[0] if one else (None, 0.0) for one in answer.list_top(1))
     point = {"seq": record.seq, **{key: record.signals.get(key) for key in POINT}, **record.measure_accuracy()}
-    return StepNote(record.seq, request.sent, tuple(request.places), best, answer.frozen, point)
+    return StepNote(record.seq, request.sent, tuple(request.places), best, answer.frozen, point, quiet=quiet)

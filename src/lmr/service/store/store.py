@@ -34,6 +34,14 @@ MOST_STEPS = 200  # notes of requests, kept of each stream
 Refusals = dict[str, KeptAnswer | None]  # streams, with the answer that is kept if the request was applied before
 
 
+class OtherIdentity(LmrError):
+    """A store holds states of another model, of other classes or of another method: ``stored`` is its own ``name``."""
+
+    def __init__(self, message: str, name: str = "", stored: str = "") -> None:  # defaults: it is pickled on a cluster
+        super().__init__(message)
+        self.name, self.stored = name, stored
+
+
 class Store:
     """One SQLite file, or memory if ``path`` is None.
 
@@ -234,9 +242,11 @@ class Store:
             )
         for name, value in self.identity.items():
             if stored.get(name) != value:
-                raise LmrError(
+                raise OtherIdentity(
                     f"The store {str(self.path)!r} holds states of another {name}: {stored.get(name)}, not {value}. "
-                    "Serve that one, or give another --state-dir."
+                    "Serve that one, or give another --state-dir.",
+                    name,
+                    stored.get(name, ""),
                 )
 
 
