@@ -50,7 +50,7 @@ def test_predict_with_a_checkpoint_and_a_prompt_set(here: Path, tmp_path: Path, 
     out = tmp_path / "lines.jsonl"
     words = [str(here / "photos"), "--labels", ",".join(NAMES), "--model", str(here / "model"), "--batch-size", "4"]
     words += ["--prompts", str(here / "prompts.json"), "--dtype", dtype, "--memory", "lean", "--out", str(out)]
-    assert main(["predict", *words]) == 0
+    assert main(["predict", *words, "--method", "lmr"]) == 0
 
     backbone = lmr.load(here / "model", dtype=getattr(torch, dtype), memory="lean")
     method = lmr.create(

@@ -133,7 +133,7 @@ def test_service_drains_and_comes_back(tmp_path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         process, url, said = start(*words)
         assert "model pocket, 3 classes: red ring, blue star, green heart" in said[0]
-        assert "pace='image'" in said[1]
+        assert "method steady(" in said[1]
         assert "gamma0=0.3, beta=3.0 as chosen for 3 classes" in said[1]
         assert f"watch on; states in {tmp_path / 'states'}; {len(seqs)} streams so far" in said[2]
         headers = {"Content-Type": "image/jpeg"}

@@ -30,7 +30,9 @@ from lmr.data.pocket_world import CLASSES, draw
 
 LABELS = list(CLASSES[:12])
 TEXT = ",".join(LABELS)
-DRAWINGS = ("--model", "pocket")  # an option that is given again later replaces it
+# Runs adapt from their first image on, so that each one depends on its state. An option that is given again later
+# replaces these.
+DRAWINGS = ("--model", "pocket", "--method", "lmr")
 CLASS_NAMES = {"pocket": LABELS, "photo": list(read_list("cifar10"))}
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals, limits or locks")
 
@@ -40,8 +42,9 @@ class Crash(BaseException):
 
 
 def predict_images(sources: Any, labels: Any, **options: Any) -> PredictSummary:
-    """The function of the package, on drawings unless another model is named."""
-    return run_file.predict_images(sources, PredictOptions(labels=labels, **{"model": "pocket"} | options))
+    """The function of the package, on drawings and with LMR unless something else is named."""
+    usual = {"model": "pocket", "method": "lmr"}
+    return run_file.predict_images(sources, PredictOptions(labels=labels, **usual | options))
 
 
 def draw_arrays(numbers: range, model: str = "pocket") -> Any:

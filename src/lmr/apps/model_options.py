@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shlex
+import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -112,8 +113,8 @@ def add_prior(spec: str, prior: AnyPath | Mapping[str, float], names: Sequence[s
     """
     file, plain = split_address(spec)
     name, given = parse_spec(plain)
-    if "prior" not in list_arguments(find_addressed(spec)):
-        having = [one for one in list_methods() if "prior" in list_arguments(find_method(one))]
+    if not _takes_shares(find_addressed(spec)):
+        having = [one for one in list_methods() if _takes_shares(find_method(one))]
         raise LmrError(
             f"{name} does not use class shares, so that --prior does not fit; leave it out, or choose one of these "
             f"methods: {', '.join(having)}."
@@ -126,6 +127,12 @@ def add_prior(spec: str, prior: AnyPath | Mapping[str, float], names: Sequence[s
         value = dict(value)
     made = format_spec(name, given | {"prior": value})
     return made if file is None else f"{file}:{made}"
+
+
+def _takes_shares(method: type[Method]) -> bool:
+    """Return True if a method has an argument "prior" that may be a tuple of shares."""
+    hint = typing.get_type_hints(method).get("prior")
+    return any(typing.get_origin(own) is tuple for own in (hint, *typing.get_args(hint)))
 
 
 def _read_prior(prior: AnyPath, names: Sequence[str]) -> str | dict[str, float]:

@@ -25,7 +25,7 @@ from lmr.data.pocket_world import CLASSES, draw
 from lmr.images import video
 from lmr.images.ahead import THREAD_NAME
 from lmr.images.video import read_frames
-from predict_runs import predict_images
+from predict_runs import DRAWINGS, predict_images
 from video_maker import cut_file, paint, write_video
 
 LABELS = list(CLASSES[:12])
@@ -69,7 +69,7 @@ def answer_by_hand(every: int, batch_size: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_frames_have_lines_with_number_and_time(here: Path, every: int) -> None:
-    words = ["predict", "a/11.png", "v.avi", "a/12.png", "--model", "pocket", "--labels", ",".join(LABELS)]
+    words = ["predict", "a/11.png", "v.avi", "a/12.png", *DRAWINGS, "--labels", ",".join(LABELS)]
     words += ["--batch-size", "4", "--every", str(every)]
     assert main([*words, "--out", "o.jsonl"]) == 0
     lines = read_lines(here / "o.jsonl")

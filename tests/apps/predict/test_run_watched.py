@@ -81,7 +81,7 @@ def die(self, chunk):
 
 PredictRun.answer, folder = die, Path({folder!r})
 options = PredictOptions(
-    labels={labels!r}, model="pocket", batch_size=2, out=folder / "killed.jsonl", watch={watch!r},
+    labels={labels!r}, model="pocket", method="lmr", batch_size=2, out=folder / "killed.jsonl", watch={watch!r},
     state=folder / "killed.jsonl.state",
 )
 predict_images(folder / "images", options)

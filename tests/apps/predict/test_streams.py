@@ -63,7 +63,8 @@ def busy_cams(here: Path) -> Path:
 
 
 def label(out: str, sources: Any = "cams", **options: Any) -> PredictSummary:
-    given: dict[str, Any] = {"labels": LABELS, "model": "pocket", "batch_size": 2, "stream_by": "folder", "out": out}
+    given: dict[str, Any] = {"labels": LABELS, "model": "pocket", "method": "lmr", "batch_size": 2}
+    given |= {"stream_by": "folder", "out": out}
     return predict_streams(plan_streams(sources, PredictOptions(**given | options)))
 
 

@@ -81,7 +81,8 @@ class PredictOptions(ModelOptions):
     def resolve(self, read_prompts: bool = False) -> PredictOptions:
         """Check the options as far as this needs neither images nor model, and read the files that they name.
 
-        The prior becomes an argument of the method. With ``read_prompts`` the prompts become the content of their file, for machines that do not have it.
+        The prior becomes an argument of the method. With ``read_prompts`` the prompts become the content of their file,
+        for machines that do not have it.
         """
         from lmr.apps.model_options import add_prior, choose_prompts, read_labels  # slow to import
 
