@@ -12,9 +12,11 @@ from PIL import Image
 
 import checkpoint_maker as maker
 import lmr
-from lmr.apps.model_options import choose_prompts
+from lmr.apps.model_options import add_prior, choose_prompts
 from lmr.apps.options import ModelOptions
 from lmr.cli import main
+from lmr.core.spec import parse_spec
+from lmr.core.state import read_state
 from lmr.data.pocket_world import draw
 from predict_runs import predict_images
 
@@ -135,3 +137,43 @@ def test_options_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     with pytest.raises(lmr.LmrError, match="float32, bfloat16, float16"):
         ModelOptions(dtype="int8").load("c")
+
+
+def test_prior_becomes_an_argument_of_the_method(tmp_path: Path) -> None:
+    names = ["car", "pickup truck", "bus, long", "dog"]
+    assert add_prior("steady", "uniform", names) == "steady(prior='uniform')"
+    assert add_prior("lmr(lr=0.1)", "car=0.8,pickup_truck=.1", names) == (
+        "lmr(lr=0.1, prior={'car': 0.8, 'pickup_truck': 0.1})"
+    )
+    (tmp_path / "shares.csv").write_text('name,share\ncar,0.5\n"bus, long",0.25\n', "utf-8")
+    assert add_prior("steady", tmp_path / "shares.csv", names) == "steady(prior={'car': 0.5, 'bus, long': 0.25})"
+    assert add_prior("steady", {"dog": 1}, names) == "steady(prior={'dog': 1})"
+
+
+@pytest.mark.parametrize(
+    ("spec", "prior", "sentence"),
+    [
+        ("tent", "uniform", "tent does not use class shares, .* one of these methods: lmr, steady"),
+        ("mint", "uniform", "mint does not use class shares"),  # its prior is a number of images
+        ("steady(prior='uniform')", "history", "given twice"),
+        ("steady", "shares.csv", "and there is no such file"),
+        ("steady", "", "got '', and there is no such file"),
+        ("steady", "cars=0.5", "Did you mean 'car'"),
+        ("steady", "car=0.8,dog=0.5", "sum of at most 1, got 1.3"),
+        ("steady", "car=much", "Expected a class name and its share in 'car=much', got 'car,much'"),
+        ("steady", "car=0.1,car=0.2", "got two for 'car'"),
+    ],
+)
+def test_prior_that_does_not_fit_is_refused(spec: str, prior: str, sentence: str) -> None:
+    with pytest.raises(lmr.LmrError, match=sentence):
+        add_prior(spec, prior, ["car", "truck", "dog"])
+
+
+def test_prior_is_a_part_of_the_command(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", str(here / "photos"), "--labels", ",".join(NAMES), "--model", str(here / "model")]
+    state = tmp_path / "s"
+    assert main([*words, "--prior", f"{NAMES[0]}=1", "--state", str(state), "--out", str(tmp_path / "a.jsonl")]) == 0
+    assert "Adapted on all 6 images." in capsys.readouterr().err
+    assert parse_spec(read_state(state)[1]["spec"])[1]["prior"] == (1.0, *[0.0] * (len(NAMES) - 1))
+    assert main([*words, "--prior", "history", "--method", "lmr"]) == 2
+    assert "Expected 'uniform' or values in brackets" in capsys.readouterr().err

@@ -17,6 +17,7 @@ import torch
 import lmr
 from lmr.apps.options import NO_STATE, ServerOptions
 from lmr.apps.serve import (
+    STORE_FILE,
     ServingPlan,
     check_packages,
     choose_threads,
@@ -96,7 +97,7 @@ def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
     with pytest.raises(LmrError, match="another watch: on, not off"):
         open_store(tmp_path / "new" / "folder", method, None)
     other = create_served("lmr(lr=0.5)", load_pocket().classifier(NAMES), 2)
-    with pytest.raises(LmrError, match="another method"):
+    with pytest.raises(LmrError, match="belongs to the method lmr, not to lmr"):
         open_store(tmp_path / "new" / "folder", other, WatchSettings())
     (tmp_path / "file").write_text("")
     with pytest.raises(LmrError, match="Cannot create the folder of states"):
@@ -151,3 +152,20 @@ def test_process_that_still_loads_is_ended_at_once(monkeypatch: pytest.MonkeyPat
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     keep_freed_memory()
+
+
+def test_store_of_the_old_default_is_refused_with_how_to_go_on(tmp_path: Path) -> None:
+    classifier, watch = load_pocket().classifier(NAMES), WatchSettings()
+    for spec, shown in (("lmr", "lmr"), ("lmr(lr=0.5)", "'lmr(lr=0.5)'")):
+        store = open_store(tmp_path / spec, create_served(spec, classifier, 2), watch)
+        assert store is not None
+        store.close()
+        with pytest.raises(LmrError) as refused:
+            open_store(tmp_path / spec, create_served(ServingPlan.method, classifier, 2), watch)
+        assert str(refused.value) == (
+            f"The store {str(tmp_path / spec / STORE_FILE)!r} belongs to the method {spec}, not to steady; give "
+            f"--method {shown} to go on with it, or another --state-dir to start anew."
+        )
+        again = open_store(tmp_path / spec, create_served(spec, classifier, 2), watch)
+        assert again is not None
+        again.close()

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -382,7 +384,7 @@ def test_default_is_the_model_of_photographs(here: Path, capsys: pytest.CaptureF
     assert all({name for name, _ in line["top"]} == {"cat", "dog", "ship", "truck"} for line in lines)
     assert said.err.startswith("lmr: 6 images, 0 with an error, ")
     predict_default("photos", PredictOptions(labels=["cat", "dog", "ship", "truck"], out="python.jsonl"))
-    predict_images("photos", ["cat", "dog", "ship", "truck"], model="photo", out="named.jsonl")
+    predict_images("photos", ["cat", "dog", "ship", "truck"], model="photo", method="steady", out="named.jsonl")
     for name in ("python.jsonl", "named.jsonl"):
         assert (here / name).read_text() == said.out
 
@@ -501,3 +503,37 @@ def test_what_a_killed_run_left_does_not_decide_the_values_of_a_new_one(here: Pa
     lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="default").save("o.jsonl.state")
     summary = predict_images("a", LABELS, model="pocket", out="o.jsonl", overwrite=True)
     assert "as chosen for 12 classes" in str(summary)
+
+
+def turn_grey(folder: Path) -> None:
+    """Take most of the contrast of all images."""
+    for path in folder.iterdir():
+        Image.fromarray((100 + 0.15 * np.asarray(Image.open(path))).astype(np.uint8)).save(path)
+
+
+@pytest.mark.usefixtures("real_models")
+def test_default_answers_as_the_frozen_model_until_the_images_change(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw_pictures(here / "a", range(64))
+    turn_grey(draw_pictures(here / "b", range(64, 256)))
+    words = ["--labels", TEXT, "--method", "steady"]
+    code, _, said = run_here(capsys, "a", *words, "--out", "a.jsonl")
+    assert (code, said.splitlines()[1]) == (
+        0,
+        "lmr: The images did not change: all 64 answers are the frozen model's. If they are bad from the first on, "
+        "with about as many of each class, give --prior uniform.",
+    )
+    run_here(capsys, "a", "b", *words[:2], "--method", "zeroshot", "--out", "plain.jsonl")
+    code, _, said = run_here(capsys, "a", "b", *words, "--out", "both.jsonl")
+    found = re.fullmatch(
+        r"lmr: Adapted on (\d+) of 256 images, after a change, from image (\d+) on\.", said.splitlines()[1]
+    )
+    assert found is not None
+    adapted, first = map(int, found.groups())
+    assert 64 < first == 257 - adapted
+    both, plain = (Path(f"{name}.jsonl").read_bytes().splitlines() for name in ("both", "plain"))
+    assert both[: first - 1] == plain[: first - 1]
+    assert both[first - 1 :] != plain[first - 1 :]
+    _, _, said = run_here(capsys, "b", *words, "--prior", "uniform", "--out", "b.jsonl")
+    assert said.splitlines()[1] == "lmr: Adapted on all 192 images."

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -397,3 +398,13 @@ def test_another_run_is_not_continued(parts: StreamParts) -> None:
     parts.check({"--top": "5"})
     with pytest.raises(LmrError, match=r"not finished and had --top 5, not 3; give the same command to continue it"):
         parts.check({"--top": "3"})
+
+
+def test_summary_counts_the_images_that_were_answered_adapted(cams: Path) -> None:
+    quiet = label("quiet.jsonl", method="steady")
+    assert quiet.adaptation is not None
+    assert quiet.adaptation.startswith("The images did not change: all 11 answers are the frozen model's.")
+    assert label("bad.jsonl", method="steady", prior="uniform").adaptation == "Adapted on all 11 images."
+    assert label("published.jsonl").adaptation is None
+    mixed = replace(quiet, tally=replace(quiet.tally, adapted=4, drifted=2))
+    assert mixed.adaptation == "Adapted on 4 of 11 images, after a change of 2 streams."

@@ -20,7 +20,7 @@ from lmr.cluster.predicting.predict_actor import LabelSetup, PredictActor, Shard
 from lmr.images.remote import RemoteImage
 from predict_runs import LABELS, draw_pictures, predict_images
 
-OPTIONS = PredictOptions(labels=LABELS, model="pocket", batch_size=2)
+OPTIONS = PredictOptions(labels=LABELS, model="pocket", method="lmr", batch_size=2)
 
 
 @pytest.fixture

@@ -58,7 +58,14 @@ def one_thread() -> Iterator[None]:
 
 
 def plan(out: Path, cams: Path, **options: Any) -> StreamPlan:
-    given = {"model": "pocket", "batch_size": 2, "stream_by": "folder", "shards": 4, "out": out} | options
+    given = {
+        "model": "pocket",
+        "method": "lmr",
+        "batch_size": 2,
+        "stream_by": "folder",
+        "shards": 4,
+        "out": out,
+    } | options
     return plan_streams(given.pop("sources", cams / "cams"), PredictOptions(labels=LABELS, **given))
 
 

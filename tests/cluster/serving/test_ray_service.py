@@ -39,7 +39,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         for name, value in VARIABLES.items():
             patch.setenv(name, value)  # nodes of this cluster are started by the test
         with make_cluster() as (ray, _):
-            plan = ServingPlan(list(MODEL.classes), model=MODEL.path, settings=ServiceSettings(drain_s=5))
+            settings = ServiceSettings(drain_s=5)
+            plan = ServingPlan(list(MODEL.classes), model=MODEL.path, method=MODEL.method, settings=settings)
             identity = describe_states(plan.load()[1], plan.watch)
             folder = tmp_path_factory.mktemp("states")
             told = ReplicaPlan(plan, None, "error", list_versions())

@@ -60,3 +60,9 @@ def test_two_services_in_one_process_count_apart(metrics: ServiceMetrics) -> Non
     assert read(other, "lmr_requests_total", route="/", code="200") is None
     assert (read(metrics, "lmr_ready"), read(other, "lmr_ready")) == (1, 0)
     assert b"process_resident_memory_bytes" in other.render()
+
+
+def test_streams_by_phase() -> None:
+    metrics = ServiceMetrics(lambda: Overview("ready", by_phase={"quiet": 3, "adapting": 1}))
+    assert read(metrics, "lmr_phase_streams", phase="quiet") == 3
+    assert read(metrics, "lmr_phase_streams", phase="adapting") == 1

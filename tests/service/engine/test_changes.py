@@ -33,6 +33,19 @@ def test_only_the_last_record_of_a_stream_is_read() -> None:
     assert log.read(upto, 10) == (14, [], [], False)
 
 
+def test_phases_are_counted_of_the_streams_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ChangeLog(0, {"ok": 1})
+    for stream, phase, health in (("a", "quiet", "ok"), ("b", "quiet", "ok"), ("a", "adapting", "ok")):
+        log.publish([], [("ok", StreamRecord(stream, health=health, change=log.take_number(), adapting=phase))])
+    publish(log, "c")  # of a method that always adapts
+    assert +log.by_phase == {"quiet": 1, "adapting": 1}
+    log.publish([], [("ok", StreamRecord("b", health=DELETED, change=log.take_number(), adapting="quiet"))])
+    assert +log.by_phase == {"adapting": 1}
+    monkeypatch.setattr(changes, "MOST_STREAMS", 1)
+    publish(log, "d")
+    assert +log.by_phase == {}
+
+
 def test_follower_who_reads_little_at_a_time_gets_all() -> None:
     log = ChangeLog(0, {})
     for k in range(7):

@@ -37,6 +37,7 @@ from lmr.core.errors import LmrError
 from lmr.service.engine import worker
 from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.engine import Engine
+from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.requests import (
     BadInput,
     CannotDo,
@@ -53,6 +54,7 @@ from lmr.service.engine.requests import (
     UnknownStream,
 )
 from lmr.service.settings import ServiceSettings
+from lmr.service.store.store import Store
 from lmr.service.store.stored_types import StreamChange, Transaction
 from state_forger import forge_events
 
@@ -441,7 +443,7 @@ def test_fault_of_the_engine_fails_the_batch_and_not_the_service(
     engine = make_engine(tmp_path / "s" if durable else None, threads=True)
     assert engine.submit(make_request("a", 0)).result(30).seq == 1
     monkeypatch.setattr("lmr.service.engine.worker.describe_health", lambda event: 1 / 0)
-    monkeypatch.setattr("lmr.service.engine.worker.StepNote", lambda *given: 1 / 0)
+    monkeypatch.setattr("lmr.service.engine.worker.StepNote", lambda *given, **named: 1 / 0)
     with pytest.raises(ComputeFailed, match="ZeroDivisionError"):
         engine.submit(make_request("a", 1)).result(30)
     monkeypatch.undo()
@@ -724,6 +726,40 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     again = make_engine(tmp_path / "s")
     assert again.find("a").status.labelled == 5
     again.close()
+
+
+def test_labels_enter_the_class_shares_that_a_method_counts(tmp_path: Path) -> None:
+    """Each label once, in place of the frozen model's answer, and they survive a restart."""
+    names = ["red ring", "blue star", "green heart"]
+    clip = lmr.load("pocket").classifier(names)
+    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1)) + torch.arange(3.0).view(3, 1, 1, 1)
+
+    def begin() -> tuple[Engine, lmr.Method]:
+        method = lmr.create("steady", clip, preset="auto", streams=2)
+        store = Store(tmp_path / "s", describe_identity(method))
+        engine = Engine(lmr.Watched(method), names, ServiceSettings(resident=2, max_wait_ms=0.0), store, threads=False)
+        engine.start()
+        return engine, method
+
+    engine, method = begin()
+    (answer,) = ask(engine, StepRequest("a", images))
+    ask(engine, StepRequest("b", images))
+    assert engine.find("a").status.adapting == "quiet"
+    assert engine.read_overview().by_phase == {"quiet": 2}
+    counts, given = method.state["labels"].clone(), names.index(str(answer.answers[0].label))
+    truth = (given + 1) % 3
+    wait(engine, engine.add_labels("a", 1, [names[truth], None, None]))
+    expected = counts.clone()
+    expected[0, given] = (counts[0, given] - 1).clamp(min=0)
+    expected[0, truth] += 1
+    assert torch.equal(method.state["labels"], expected)
+    wait(engine, engine.add_labels("a", 1, [names[given], None, None]))  # it has a label already
+    assert torch.equal(method.state["labels"], expected)
+    engine.close()
+    engine, method = begin()
+    wait(engine, engine.read_state("a"))
+    assert torch.equal(method.state["labels"][:1], expected[:1])
+    engine.close()
 
 
 # What others see.

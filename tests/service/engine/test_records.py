@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lmr.service.engine.records import MEMORY, RunningShare, StepNote, StreamRecord, add_labels
+from lmr.service.engine.records import MEMORY, RunningShare, StepNote, StreamRecord, add_labels, find_new_labels
 
 NOTE = StepNote(3, 5, (0, 1, 4), ((2, 0.9), (None, 0.0), (1, 0.5)), {0: 2, 2: 0}, {"seq": 3, "accuracy": None})
 
@@ -38,6 +40,13 @@ def test_labels_are_counted_once_and_the_frozen_model_where_it_was_asked() -> No
     assert again.frozen_right.value == pytest.approx(0.5, abs=0.01)
     assert note.labels == (2, 1, 1)
     assert note.point.items() >= again.measure_accuracy().items()
+
+
+def test_only_new_labels_replace_what_was_counted_in_quiet_times() -> None:
+    assert find_new_labels(NOTE, {0: 1, 2: 0}) == ([1, 0], [-1, -1])
+    quiet = replace(NOTE, quiet=True)
+    assert find_new_labels(quiet, {0: 1, 1: 0, 2: 0}) == ([1, 0, 0], [2, -1, 1])
+    assert find_new_labels(replace(quiet, labels=(1, None, None)), {0: 2, 2: 0}) == ([0], [1])
 
 
 def test_running_share_forgets() -> None:

@@ -42,7 +42,6 @@ class StreamRecord(JsonText):
     images: int = 0
     health: str = UNWATCHED
     adapts: bool = True
-    adapting: str | None = None  # the phase of the method, for one that does not always adapt
     signals: dict[str, Any] = field(default_factory=dict)
     predicted: tuple[tuple[int, int], ...] = ()  # class and count, most frequent first; the rest as class -1
     snapshots: tuple[int, ...] = ()
@@ -52,6 +51,7 @@ class StreamRecord(JsonText):
     frozen_right: RunningShare = field(default_factory=RunningShare)  # of the frozen model, on the same images
     updated: float = 0.0
     change: int = 0
+    adapting: str | None = None  # the phase of the method, for one that does not always adapt
 
     def store(self) -> StoredRecord:
         """Return the record in its stored form."""
