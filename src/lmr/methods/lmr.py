@@ -19,6 +19,8 @@ from torch.nn import functional as F
 from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset, Role, Switch
 from lmr.core.functional.margin import (
+    FEW_CLASSES,
+    TEN_CLASSES,
     adapt_margin,
     correct_bias,
     find_candidates,
@@ -34,8 +36,6 @@ from lmr.core.prediction import AdaptedParameters, State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams
 
-FEW_CLASSES = 30  # below, the values for ten classes suit better than those for 100; see docs/tune.md
-_CIFAR10 = {"gamma0": 0.3, "beta": 3.0}
 _PAPER = "paper, Implementation details"
 _CARD = Card(
     source="Huang et al. 2026",
@@ -44,7 +44,7 @@ _CARD = Card(
     in_paper=True,
     presets={
         "default": Preset({}, f"{_PAPER}: CIFAR-100-C and ImageNet-C"),
-        "cifar10-c": Preset(_CIFAR10, _PAPER),
+        "cifar10-c": Preset(TEN_CLASSES, _PAPER),
         "cifar100-c": Preset({}, _PAPER),
         "imagenet": Preset({}, f"{_PAPER}: ImageNet-C"),
         "imagenet-variants": Preset({"lr": 1.5e-3}, "paper's source, appendix: ImageNet-A, -R, -Sketch and -V2"),
@@ -174,7 +174,7 @@ class LMR(NormMethod):
 
     @classmethod
     def choose_values(cls, classes: int) -> dict[str, Any]:
-        return dict(_CIFAR10) if classes < FEW_CLASSES else {}
+        return dict(TEN_CLASSES) if classes < FEW_CLASSES else {}
 
     @property
     def trainable(self) -> int:

@@ -27,14 +27,21 @@ from torch.nn import functional as F
 
 from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset, Role
-from lmr.core.functional.margin import adapt_margin, correct_bias, find_candidates, gate, measure_margin
+from lmr.core.functional.margin import (
+    FEW_CLASSES,
+    TEN_CLASSES,
+    adapt_margin,
+    correct_bias,
+    find_candidates,
+    gate,
+    measure_margin,
+)
 from lmr.core.functional.prior import parse_prior, share_counts
 from lmr.core.method import COUNTS, SHARES, Phase, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.prediction import AdaptedParameters, State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams, choose_rows
-from lmr.methods.lmr import LMR
 
 BLOCK = 8  # images of a stream between two decisions
 LOOK = 32  # new images on which a new domain is judged, and over which recent images are averaged
@@ -55,7 +62,7 @@ _CARD = Card(
     role=Role.OURS,
     presets={
         "default": Preset({}, "values of LMR for CIFAR-100-C and ImageNet-C"),
-        "cifar10-c": Preset({"gamma0": 0.3, "beta": 3.0}, "values of LMR for CIFAR-10-C"),
+        "cifar10-c": Preset(TEN_CLASSES, "values of LMR for CIFAR-10-C"),
     },
     gated=True,
 )
@@ -328,7 +335,7 @@ class Steady(NormMethod):
 
     @classmethod
     def choose_values(cls, classes: int) -> dict[str, Any]:
-        return LMR.choose_values(classes)
+        return dict(TEN_CLASSES) if classes < FEW_CLASSES else {}
 
     @property
     def margin_width(self) -> float:
