@@ -15,6 +15,8 @@ KNOWN = {
     "lmr": (2, 1),
     'lmr(emit="before")': (1, 1),
     "lmr(pmr=False)": (1, 0),
+    "steady": (1, 1),  # of a stream that has drifted
+    'steady(prior="uniform")': (1, 1),
     "tent": (1, 1),
     "mint": (2, 1),
     "sar": (2, 2),

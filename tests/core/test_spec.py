@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -116,6 +117,10 @@ FITTING = [
     (None, float | None, None), (0.5, float | None, 0.5), ((1, 2), tuple[int, int], (1, 2)),
     ("a", Literal["a", "b"], "a"), (np.float64(0.1), float, 0.1), (np.str_("a"), Literal["a", "b"], "a"),
     (np.str_("a"), str, "a"), (math.inf, float, math.inf), (np.int64(4), int, 4), (np.float32(0.5), float, 0.5),
+    ((0.5,), tuple[float, ...], (0.5,)), ((1, 0.5, np.float32(2)), tuple[float, ...], (1.0, 0.5, 2.0)),
+    ([1, 2], tuple[int, int], (1, 2)), ([0.5, 1], tuple[float, ...], (0.5, 1.0)),
+    (np.array([0.5, 1]), tuple[float, ...], (0.5, 1.0)), (torch.tensor([0.5, 1]), tuple[float, ...], (0.5, 1.0)),
+    ((1, 2), Literal["a"] | tuple[float, ...], (1.0, 2.0)), ("a", Literal["a"] | tuple[float, ...], "a"),
 ]  # fmt: skip
 
 
@@ -125,6 +130,8 @@ def test_value_that_fits_comes_as_pythons_own_type(value: Any, hint: Any, expect
     made = convert(value, hint, "here")
     assert made == expected
     assert type(made) is type(expected)
+    if isinstance(expected, tuple):
+        assert list(map(type, made)) == list(map(type, expected))
 
 
 MISFITS = [
@@ -135,6 +142,11 @@ MISFITS = [
     (0.0, bool, "True or False"), (1, str, "a string"), (None, str, "a string"), ("c", Literal["a", "b"], "'a' or 'b'"),
     (["a"], Literal["a", "b"], "'a' or 'b'"), ({}, Literal["a", "b"], "'a' or 'b'"),
     ((1,), tuple[int, int], "2 values in brackets"),
+    ([1], tuple[int, int], "2 values in brackets"), ([1, 2], float, "a number"),
+    ((), tuple[float, ...], "values in brackets, each a number,"), ((1, "x"), tuple[float, ...], "each a number,"),
+    ((1, math.nan), tuple[float, ...], "each a number,"), (0.5, tuple[float, ...], "values in brackets"),
+    ("b", Literal["a"] | tuple[float, ...], "'a' or values in brackets, each a number,"),
+    (np.zeros((2, 2)), Literal["a"] | tuple[float, ...], "'a' or values in brackets"),
     ((1, "x"), tuple[int, int], "2 values in brackets"), ("x", float | None, "a number or None"),
 ]  # fmt: skip
 

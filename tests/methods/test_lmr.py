@@ -135,6 +135,8 @@ def test_switches(pmr: bool, am: bool, bc: bool, positives: str, emit: str) -> N
         {"clip": 0.1},
         {"eps": 1e-2},
         {"lr": 1e-2},
+        {"prior": (3.0, 0.0, *[1.0] * 10), "eta": 0.2},
+        {"prior": tuple(float(k + 1) for k in range(12)), "emit": "before", "pace": "image"},
         {"lr": 1.5e-3, "tau": 0.5, "delta": 0.01, "negatives": 3, "eta": 0.1, "emit": "before"},
     ],
     ids=str,
@@ -149,7 +151,7 @@ def test_values_bite() -> None:
     """Every argument changes the answers of this stream, so that the comparison above would notice a lost one."""
     changed = [{"negatives": 1}, {"delta": 0.0}, {"tau": 0.5}, {"gamma0": 1.0}, {"beta": 3.0}, {"eta": 0.4}]
     changed += [{"mu": 0.0}, {"clip": 0.1}, {"eps": 1e-2}, {"lr": 1e-2}, {"pmr": False}, {"am": False}, {"bc": False}]
-    changed += [{"positives": "top1"}, {"emit": "before"}, {"pace": "image"}]
+    changed += [{"positives": "top1"}, {"emit": "before"}, {"pace": "image"}, {"prior": (2.0, *[1.0] * 11)}]
     tower, prototypes, anchors = make_problem()
     images = make_images(anchors, 28, SEED).split(7)
 

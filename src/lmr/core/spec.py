@@ -57,8 +57,10 @@ def convert(value: Any, hint: Any, where: str) -> Any:
     """Return ``value`` in Python's own type if it fits the hint, otherwise raise an LmrError.
 
     A whole number is accepted for a float. NumPy's numbers and strings become Python's, so that spec strings stay
-    plain.
+    plain. A list, or an array or tensor [n], becomes a tuple.
     """
+    if isinstance(value, list) or getattr(value, "ndim", 0) == 1:
+        value = tuple(value if isinstance(value, list) else value.tolist())
     if not _fits(value, hint):
         raise LmrError(f"Expected {_describe(hint)} for {where}, got {value!r}.")
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
@@ -75,7 +77,7 @@ def convert(value: Any, hint: Any, where: str) -> Any:
 def _fits(value: Any, hint: Any) -> bool:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
-        return value in inner
+        return isinstance(value, str | numbers.Number | None) and value in inner
     if origin is tuple:
         hints = _list_hints(value, hint) if isinstance(value, tuple) else ()
         return bool(hints) and len(value) == len(hints) and all(map(_fits, value, hints))

@@ -38,7 +38,7 @@ def draw_states(draw: Any) -> dict[str, Any]:
 def correct(case: dict[str, Any], **changes: Any) -> tuple[Tensor, Tensor]:
     given_ = case | changes
     names = ("bias", "running", "seen", "mean", "eta", "mu", "clip")
-    return correct_bias(*(given_[name] for name in names), EPS)
+    return correct_bias(*(given_[name] for name in names), EPS, given_.get("prior"))
 
 
 @quick
@@ -127,3 +127,22 @@ def test_nothing_is_changed_in_place() -> None:
     copies = [t.clone() for t in given_]
     correct_bias(*given_, 0.05, 0.8, 2.0, EPS)
     assert all(torch.equal(a, b) for a, b in zip(given_, copies, strict=True))
+
+
+@quick
+@given(draw_states())
+def test_equal_shares_as_prior_are_the_published_method(case: dict[str, Any]) -> None:
+    classes = case["bias"].shape[1]
+    expected = correct(case, clip=1e9)
+    for prior in (torch.full((classes,), 1 / classes), torch.full_like(case["bias"], 1 / classes)):
+        for found, value in zip(correct(case, clip=1e9, prior=prior.double()), expected, strict=True):
+            assert torch.allclose(found, value, rtol=0, atol=1e-12)
+
+
+@quick
+@given(draw_states())
+def test_prediction_of_the_given_shares_changes_no_bias(case: dict[str, Any]) -> None:
+    """Each stream has shares of its own."""
+    prior = 0.01 / case["mean"].shape[1] + 0.99 * case["mean"]
+    bias, _ = correct(case, mean=prior - EPS, seen=torch.zeros_like(case["seen"]), clip=1e9, prior=prior)
+    assert torch.allclose(bias, case["bias"], rtol=0, atol=1e-12)

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from lmr import LmrError
-from lmr.core.functional.prior import parse_prior, share_counts, share_names
+from lmr.core.functional.prior import PSEUDO_IMAGES, parse_prior, share_counts, share_names
 
 NAMES = ["car", "pickup truck", "bus", "dog"]
+PROTOTYPES = torch.eye(4, 6, dtype=torch.float64)
 
 
 def test_named_classes_have_their_share_and_the_others_the_rest() -> None:
@@ -41,17 +42,59 @@ def test_name_of_two_classes_is_refused() -> None:
         share_names({"crane": 0.5}, ["crane", "dog", "crane"])
 
 
-def test_given_shares_are_positive_and_have_the_sum_one() -> None:
-    like = torch.zeros(4, 8, dtype=torch.float64)
-    assert parse_prior("uniform", like).tolist() == [0.25] * 4
-    shares = parse_prior((3, 1, 0, 0), like)
-    assert shares.sum().item() == pytest.approx(1)
-    assert shares.tolist() == pytest.approx([0.75, 0.25, 0.00025, 0.00025], rel=1e-3)
-    for wrong in ((1.0, 1.0), (0.0,) * 4, (1.0, -1.0, 1.0, 1.0)):
-        with pytest.raises(LmrError, match="as the prior"):
-            parse_prior(wrong, like)
+def test_uniform_shares_are_equal() -> None:
+    assert torch.equal(parse_prior("uniform", PROTOTYPES), torch.full((4,), 0.25, dtype=torch.float64))
 
 
-def test_counts_begin_with_even_shares() -> None:
-    counts = torch.tensor([[0.0, 0.0], [24.0, 0.0]])
-    assert share_counts(counts).tolist() == [[0.5, 0.5], [0.875, 0.125]]
+@pytest.mark.parametrize(
+    ("prior", "expected"),
+    [
+        ((1.0, 2.0, 3.0, 4.0), (0.1, 0.2, 0.3, 0.4)),
+        ((0.25,) * 4, (0.25,) * 4),
+        ((1e308,) * 4, (0.25,) * 4),
+        ((5e-324,) * 4, (0.25,) * 4),
+        ((1e308, 0.5e308, 1e308, 1.5e308), (0.25, 0.125, 0.25, 0.375)),
+    ],
+)
+def test_given_numbers_become_shares(prior: tuple[float, ...], expected: tuple[float, ...]) -> None:
+    assert parse_prior(prior, PROTOTYPES).tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_share_of_0_becomes_a_thousandth_of_an_even_one() -> None:
+    shares = parse_prior((0.0, 1.0, 1.0, 2.0), PROTOTYPES)
+    raised = [0.001 / 4, 0.25, 0.25, 0.5]
+    assert shares.tolist() == pytest.approx([share / sum(raised) for share in raised], rel=1e-12)
+    assert shares.sum().item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("prior", ["uniform", (0.0, 1.0, 1e30, 2.0)])
+def test_shares_have_the_type_of_the_prototypes(prior: object, dtype: torch.dtype) -> None:
+    shares = parse_prior(prior, PROTOTYPES.to(dtype))  # type: ignore[arg-type]
+    assert shares.dtype == dtype
+    assert shares.log().isfinite().all()
+
+
+@pytest.mark.parametrize("prior", [(1.0, 2.0), (1.0,) * 5])
+def test_every_class_needs_a_share(prior: tuple[float, ...]) -> None:
+    with pytest.raises(LmrError, match=f"for each of the 4 classes as the prior, got {len(prior)} numbers"):
+        parse_prior(prior, PROTOTYPES)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
+def test_shares_are_finite_and_not_negative(bad: float) -> None:
+    with pytest.raises(LmrError, match="shares of at least 0 with a positive sum"):
+        parse_prior((1.0, bad, 1.0, 1.0), PROTOTYPES)
+
+
+def test_some_share_is_positive() -> None:
+    with pytest.raises(LmrError, match="with a positive sum"):
+        parse_prior((0.0,) * 4, PROTOTYPES)
+
+
+def test_counts_become_shares_with_pseudo_images() -> None:
+    counts = torch.tensor([[0.0, 0.0, 0.0, 0.0], [10.0, 0.0, 2.5, 0.0]], dtype=torch.float64)
+    shares = share_counts(counts)
+    assert shares[0].tolist() == [0.25] * 4
+    part = PSEUDO_IMAGES / 4
+    assert shares[1].tolist() == pytest.approx([(c + part) / (12.5 + PSEUDO_IMAGES) for c in (10.0, 0.0, 2.5, 0.0)])

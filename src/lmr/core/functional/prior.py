@@ -61,10 +61,10 @@ def parse_prior(prior: Prior, like: Tensor) -> Tensor:
     assert isinstance(prior, tuple)
     if len(prior) != classes:
         raise LmrError(f"Expected a share for each of the {classes} classes as the prior, got {len(prior)} numbers.")
-    if not all(0 <= share < math.inf for share in prior) or not sum(prior) > 0:
+    if not all(0 <= share < math.inf for share in prior) or not any(prior):
         raise LmrError(f"Expected shares of at least 0 with a positive sum as the prior, got {prior!r}.")
-    shares = torch.tensor(prior, dtype=torch.float64) / sum(prior)
-    shares = shares.clamp(min=1e-3 / classes)
+    shares = torch.tensor(prior, dtype=torch.float64) / max(prior)  # whose sum is finite
+    shares = (shares / shares.sum()).clamp(min=1e-3 / classes)
     return (shares / shares.sum()).to(like)
 
 
