@@ -115,3 +115,9 @@ def test_unknown_names_get_the_nearest() -> None:
 def test_values_by_the_number_of_classes_are_listed() -> None:
     assert re.search(r"^  auto +64 +gamma0=0.3, beta=3.0 with ", describe_name("lmr"), re.MULTILINE)
     assert "auto" not in describe_name("tent")
+
+
+def test_choice_of_values_and_types_is_written_out() -> None:
+    text = " ".join(describe_name("steady").split())
+    assert "'history' or 'uniform' or" in text
+    assert "typing" not in text

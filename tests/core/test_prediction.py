@@ -17,7 +17,8 @@ from lmr.data.pocket_world import CLASSES
 
 NAMES = CLASSES[::9]
 FROZEN = ["batclip", "bitta", "cliptta", "deyo", "eata", "eta", "lmr", "lmr(pmr=False)", "lmr(bc=False)", "mint"]
-FROZEN += ["roid(prior_correction=False)", "cmf(prior_correction=False)", "rotta", "sar", "tent", "zeroshot"]
+FROZEN += ["roid(prior_correction=False)", "cmf(prior_correction=False)", "rotta", "sar", "steady", "tent"]
+FROZEN += ["zeroshot"]
 REFUSING = sorted(set(lmr.list_methods()) - {spec.partition("(")[0] for spec in FROZEN})
 
 

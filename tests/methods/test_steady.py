@@ -269,11 +269,12 @@ def test_info_says_when_a_stream_adapts_and_steps() -> None:
     method, reference = lmr.create("steady", make_classifier(), **FAST), make_reference(**FAST)
     seen = set()
     for image in draw_life().split(1):
-        steps = reference.steps
+        steps, learns = reference.steps, reference.adapting
         expected, answer = reference.step(image), method.step(image)
         torch.testing.assert_close(answer.logits, expected, atol=1e-9, rtol=0)
         assert answer.info["adapting"] is reference.adapting
         assert answer.info["stepped"] is (reference.steps > steps)
+        assert answer.info["gate_share"] == float(learns and reference.passed)
         seen.add((answer.info["adapting"], answer.info["stepped"]))
     check_state(method, reference)
     assert seen == {(False, False), (True, False), (True, True)}

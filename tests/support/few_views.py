@@ -18,11 +18,13 @@ AT_ONCE = {"steady": {"prior": "uniform"}}  # adapts from the first image on, wh
 def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
     """As lmr.create; what is given is kept."""
     name, given = parse_spec(split_address(spec)[1])
-    method = lmr.find_method(name)
-    few: dict[str, Any] = {
-        key: value for key, value in FEW.items() if key in list_arguments(method) and key not in given
-    }
-    few |= {key: value for key, value in AT_ONCE.get(name, {}).items() if key not in given}
+    few = {key: value for key, value in list_few(name).items() if key not in given}
     if name in KEEP_IMAGES and clip.input_shape is None:
         clip.input_shape = small_world.SHAPE
     return lmr.create(spec, clip, **few | arguments)
+
+
+def list_few(name: str) -> dict[str, Any]:
+    """The arguments that methods are created with here."""
+    arguments = list_arguments(lmr.find_method(name))
+    return {key: value for key, value in FEW.items() if key in arguments} | AT_ONCE.get(name, {})

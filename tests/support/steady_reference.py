@@ -113,6 +113,7 @@ class SteadyReference(book.Reference):
         self.looked = self.clarity = 0.0
         self.usual: float | None = None  # clarity on quiet images
         self.log: list[tuple[int, str]] = []
+        self.passed = False  # the gate, by the last image that was learnt from
         self.slack = math.inf  # how near a decision came to its border
         self.clear_block()
         self.begin_domain()
@@ -176,6 +177,7 @@ class SteadyReference(book.Reference):
         row = logits[0].tolist()
         sample = self.examine(row)
         self.slack = min(self.slack, sample.slack)
+        self.passed = sample.weight > 0
         share = self.mass[sample.label] / (sum(self.mass) + self.eps)
         target = self.gamma0 - self.beta * math.log(self.classes) - self.beta * math.log(share + self.eps)
         weight = sample.weight * novelty

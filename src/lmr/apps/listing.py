@@ -82,9 +82,11 @@ def _read_line(method: type[Method]) -> str:
 
 
 def _name_type(hint: Any) -> str:
-    """Return a type as Python writes it, or the values of a choice."""
+    """Return a type as Python writes it, or the values and types of a choice."""
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(hint)))
+    if any(typing.get_origin(part) is typing.Literal for part in typing.get_args(hint)):
+        return " or ".join(map(_name_type, typing.get_args(hint)))
     return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
 
 

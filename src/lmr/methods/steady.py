@@ -57,7 +57,7 @@ TINY = 1e-30  # in place of a divisor of 0
 VARIANCES = (0.25, 0.08, 0.14, 0.48, 0.15, 0.035, 0.032, 1.7, 0.27)
 
 _CARD = Card(
-    source="this project",
+    source="this project, 2026",
     year=2026,
     role=Role.OURS,
     presets={
@@ -149,34 +149,38 @@ class Steady(NormMethod):
             logits[quiet] = self.classifier(images[quiet])
         adapted = torch.zeros_like(state["images"])
         stepped = torch.zeros_like(state["adapting"], dtype=torch.bool)
+        reliable = torch.zeros_like(quiet)
         block = (streams.spread(state["images"] % BLOCK) + streams.rank()) // BLOCK
         for number in range(int(block.max()) + 1):
             own = block == number
             some, steps = streams.take(own), state["steps"]
             adapted = adapted + some.sizes * (state["adapting"] > 0)
-            logits[own], state = self._answer_block(images[own], logits[own], quiet[own], novelty[own], state, some)
+            logits[own], reliable[own], state = self._answer_block(
+                images[own], logits[own], quiet[own], novelty[own], state, some
+            )
             state = self._watch_block(logits[own], signs[own], novelty[own], state, some)
             stepped |= state["steps"] > steps
         last = streams.rank() == streams.spread(streams.sizes - 1)
         state = state | {"last": streams.sum(signs * last.unsqueeze(1))}
-        return Step(logits, state, {"stepped": stepped, "adapted": adapted})
+        facts = {"gate_share": streams.mean(reliable), "stepped": stepped, "adapted": adapted}
+        return Step(logits, state, facts)
 
     def _answer_block(
         self, images: Tensor, logits: Tensor, known: Tensor, novelty: Tensor, state: State, streams: Streams
-    ) -> tuple[Tensor, State]:
+    ) -> tuple[Tensor, Tensor, State]:
         """Return logits [n, C] of images of one block, and the state with what drifted streams learn from them.
 
-        ``logits`` are those of the frozen model where ``known`` [n].
+        ``logits`` are those of the frozen model where ``known`` [n]. A bool [n] is true for images that enter the loss.
         """
         adapting = streams.spread(state["adapting"] > 0)
         missing = ~adapting & ~known
         if bool(missing.any()):
             logits[missing] = self.classifier(images[missing])
         if not bool(adapting.any()):
-            return logits, state
+            return logits, torch.zeros_like(adapting), state
         own, novelty = streams.take(adapting), novelty[adapting]
         measured = self.tower.measure(images[adapting], state["norms"], own, self._measure)  # eqs. 2, 5-8, 10
-        margin, _, before, weight, top = measured.values
+        margin, used, before, weight, top = measured.values
         weight = weight * novelty
         target = adapt_margin(state["mass"], torch.zeros_like(weight), top, own, self.gamma0, self.beta, self.eps)
         gradient = measured.pull_back(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
@@ -191,7 +195,8 @@ class Steady(NormMethod):
             "gained": own.sum(gained),
             "answers": own.sum(answers.softmax(1) * novelty.unsqueeze(1)),
         }
-        return logits, state | {key: state[key] + value for key, value in new.items()}
+        reliable = adapting.masked_scatter(adapting, used)
+        return logits, reliable, state | {key: state[key] + value for key, value in new.items()}
 
     def _measure(self, cosines: Tensor) -> tuple[Tensor, ...]:
         """Return each sample's margin, whether it enters the loss, logits, weight and top class."""

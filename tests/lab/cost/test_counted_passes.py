@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 import lmr
-from few_views import FEW
+from few_views import list_few
 from lab.cost.entries import Entry, Kind
 from lab.cost.steps import CostStep, StepFactory
 from lab.cost.timing import warm_up
 from lmr.bench.cost.model import ModelSource, find_measured_model
 from lmr.core.card import Tower
-from lmr.core.method import list_arguments
 from lmr.core.passes import Passes, count_passes
 from lmr.core.progress import ProgressBar
 from lmr.core.spec import format_spec
@@ -33,7 +32,7 @@ def measure(entry: Entry, batch_size: int = BATCH) -> tuple[StepFactory, CostSte
 @pytest.mark.parametrize("name", lmr.list_methods())
 def test_the_stand_in_counts_the_passes_of_a_real_step(name: str) -> None:
     method = lmr.find_method(name)
-    spec = format_spec(name, {key: value for key, value in FEW.items() if key in list_arguments(method)})
+    spec = format_spec(name, list_few(name))
     factory, _, made = measure(Entry("method", spec))
     counted = count_passes(lmr.create(spec, factory.classifier(Entry("method", spec), BATCH)), BATCH)
     assert counted is not None
