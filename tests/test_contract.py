@@ -418,7 +418,7 @@ def test_every_argument_refuses_another_type(method: lmr.Method, clip: lmr.ZeroS
     arguments = [f.name for f in dataclasses.fields(method) if f.init and f.name not in ("classifier", "streams")]
     for key in arguments:
         with pytest.raises(lmr.LmrError, match=f"'{key}' of {method.name}"):
-            create(f"{method.name}({key}={{}})", clip)
+            create(f"{method.name}({key}=b'x')", clip)
 
 
 # What cannot be used.
