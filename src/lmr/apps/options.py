@@ -19,7 +19,6 @@ AnyPath = str | os.PathLike[str]
 Prompts = Sequence[str] | Mapping[str, Sequence[str]] | AnyPath
 DType = Literal["float32", "bfloat16", "float16"]
 NO_STATE = "none"  # as a folder: states are kept in memory alone
-DEFAULT_METHOD = "steady"  # of lmr predict and lmr serve: the best one in the worst case
 DEFAULT_MODEL = "photo"  # of lmr.models.catalog, whose package is slow to import
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lmr.apps.model_options import create_suited, describe_suited, explain_other_method, make_classifier
-from lmr.apps.options import DEFAULT_METHOD, NO_STATE, AnyPath, ModelOptions, Prompts, ServerOptions
+from lmr.apps.options import NO_STATE, AnyPath, ModelOptions, Prompts, ServerOptions
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
@@ -55,7 +55,7 @@ class ServingPlan:
 
     names: list[str]
     model: str = DEFAULT_MODEL
-    method: str = DEFAULT_METHOD
+    method: str = "steady"
     prompts: Prompts | None = None
     watch: WatchSettings | None = field(default_factory=WatchSettings)
     options: ModelOptions = field(default_factory=ModelOptions)

@@ -27,8 +27,6 @@ from lmr.service.settings import ServiceSettings
 from lmr.watch.settings import WatchSettings
 
 WATCH = WatchSettings(every=2)  # compares one image in two instead of one in 16, to notice sooner
-# It adapts from the first image on. The rates of the paper hold for a batch of 64; here each small request is one.
-METHOD = "lmr(pace='batch')"
 CLASSES = "cifar10"
 FRAMES = 4  # in a request
 PER_SECOND = 8.0  # requests of a camera, at most
@@ -41,12 +39,14 @@ def serve_demo(
     seconds: float | None = None,
     where: ServerOptions | None = None,
     *,
+    method: str = "lmr(pace='batch')",
     settings: ServiceSettings | None = None,
     report: Report = print,
 ) -> None:
     """Serve eight simulated cameras until Ctrl-C, or for some seconds; then report the results of each.
 
-    The ``state_dir`` of ``where`` is not used: states are in a temporary folder.
+    The ``state_dir`` of ``where`` is not used: states are in a temporary folder. The default method adapts from the
+    first image on. The rates of the paper hold for a batch of 64; here each small request is such a batch.
     """
     if seconds is not None and not 0 < seconds < float("inf"):
         raise LmrError(f"Expected a positive number of seconds, got {seconds}.")
@@ -80,7 +80,7 @@ def serve_demo(
             failures[:0] = cameras.failures
 
     with tempfile.TemporaryDirectory(prefix="lmr-serve-demo-") as folder:
-        plan = ServingPlan(list(read_list(CLASSES)), method=METHOD, watch=WATCH, settings=settings or ServiceSettings())
+        plan = ServingPlan(list(read_list(CLASSES)), method=method, watch=WATCH, settings=settings or ServiceSettings())
         where = replace(where, state_dir=os.path.join(folder, "state"))
         serve_classifier(plan, where, report=report, on_ready=begin, on_stop=end)
     if failures:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from lmr.apps.options import DEFAULT_METHOD, ModelOptions, ServerOptions
+from lmr.apps.options import ModelOptions, ServerOptions
 from lmr.cli.shared_options import (
     add_classifier_options,
     add_fields,
@@ -88,7 +88,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     add_classifier_options(group, needed=False)
     add(
         "--method",
-        default=DEFAULT_METHOD,
+        default="steady",
         metavar="SPEC",
         help='a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a '
         "preset is named, and counts its constants by images unless the spec says otherwise (default: %(default)s)",

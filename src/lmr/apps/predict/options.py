@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmr.apps.options import DEFAULT_METHOD, DEFAULT_MODEL, AnyPath, ModelOptions, Prompts
+from lmr.apps.options import DEFAULT_MODEL, AnyPath, ModelOptions, Prompts
 from lmr.core.errors import LmrError
 from lmr.watch.settings import WatchSettings, read_watch
 
@@ -19,7 +19,7 @@ class PredictOptions(ModelOptions):
 
     labels: AnyPath | Sequence[str]
     model: str = DEFAULT_MODEL
-    method: str = DEFAULT_METHOD
+    method: str = "steady"
     """a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a preset is
     named. The default answers as the frozen model while the images are like the first ones, and adapts with the class
     shares it has counted after a change; lmr adapts from the first image on"""
