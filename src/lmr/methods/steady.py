@@ -332,7 +332,13 @@ class Steady(NormMethod):
 
     def fill_state(self, images: Tensor) -> None:
         mean = describe_pixels(images).mean(0).to(self.classifier.prototypes.dtype)
-        full = {"adapting": 1, "looked": LOOK, "key": mean, "recent": mean, "quiet_clarity": self.given is None}
+        full: dict[str, Any] = {
+            "adapting": 1,
+            "looked": LOOK,
+            "key": mean,
+            "recent": mean,
+            "quiet_clarity": self.given is None,
+        }
         self.state |= {key: torch.zeros_like(self.state[key]) + value for key, value in full.items()}
 
     def _export(self, state: State) -> AdaptedParameters:
