@@ -7,7 +7,8 @@ jump when the weather does. Four rules follow:
 1. While nothing changes, answer with the frozen model and count its labels: the class shares of this stream.
 2. A change of the images is seen in their pixels. The frozen model then answers 32 new images. If it tells the classes
    apart as clearly as before, the stream is quiet again. If not, the stream has drifted.
-3. While the stream is drifted, adapt as LMR does, with the counted shares in place of equal ones (eq. 17).
+3. While the stream is drifted, adapt as LMR does, with the counted shares in place of equal ones (eq. 17). Answer
+   before the step, and take targets from the mass of earlier steps (eq. 13): no image depends on later ones.
 4. Time is counted in new images: frames that repeat the last one teach nothing.
 
 The stream's own count of images decides where a block of eight ends, and everything is decided there. So the answers do
