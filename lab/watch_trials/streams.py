@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from lmr.core.errors import LmrError
 from lmr.data.dataset import Dataset
 
-DOMAINS = ("fog", "gaussian_noise")  # the corruption of the stream, and the one after a sudden change
+DOMAIN = "fog"  # the corruption of a stream, unless another is given
+CHANGED = "gaussian_noise"  # the one after a sudden change
 SEVERITY = 5
 RUN = 50  # steps of one class in a row, in the stream of long runs
 IMAGES = 1000  # of the set that are shown
-KINDS = ("steady", "one class", "noise", "change", "runs")
+MAJORITY = 0.8  # of the images are of the dominant class, in the stream with a majority
+KINDS = ("steady", "one class", "noise", "change", "runs", "majority")
 
 
 @dataclass(frozen=True)
@@ -47,32 +49,53 @@ def list_trials() -> list[WatchTrial]:
 
 def find_onset(kind: str, steps: int) -> int:
     """Return the step at which the trouble of a stream begins."""
-    return {"steady": 0, "runs": 0, "noise": steps // 4, "one class": steps // 2, "change": steps // 2}[kind]
+    return {"noise": steps // 4, "one class": steps // 2, "change": steps // 2}.get(kind, 0)
 
 
-def list_domains(kind: str) -> tuple[str, ...]:
+def list_domains(kind: str, domain: str = DOMAIN) -> tuple[str, ...]:
     """Return the corruptions in a stream."""
-    return DOMAINS if kind == "change" else DOMAINS[:1]
+    return (domain, CHANGED) if kind == "change" else (domain,)
 
 
-def show(dataset: Dataset, kind: str, steps: int, batch_size: int, seed: int) -> Iterator[WatchBatch]:
-    """Yield the batches of a stream. One class: a single class for half of the steps, then all classes."""
+def show(
+    dataset: Dataset,
+    kind: str,
+    steps: int,
+    batch_size: int,
+    seed: int,
+    domain: str = DOMAIN,
+    dominant: int | None = None,
+) -> Iterator[WatchBatch]:
+    """Yield the batches of a stream under the corruption ``domain``, or "clean".
+
+    One class: a single class for half of the steps, then all classes. Majority: 80 % of the images are of one class,
+    the rest of all others. ``dominant`` is the first single class or the majority; None draws it from the seed.
+    """
     if kind not in KINDS:
         raise LmrError(f"There is no kind of stream {kind!r}; choose one of: {', '.join(KINDS)}.")
     random, onset = np.random.default_rng(seed), find_onset(kind, steps)
-    labels = dataset.labels(DOMAINS[0])[:IMAGES]
+    labels = dataset.labels(domain)[:IMAGES]
     kept: dict[str, NDArray[np.uint8]] = {}
     chosen = int(random.choice(labels))
+    if dominant is not None:
+        if dominant not in labels:
+            raise LmrError(f"The images that are shown have no class {dominant}; choose from 0 to {labels.max()}.")
+        chosen = dominant
     for step in range(steps):
-        if kind == "runs" and step % RUN == 0:
+        if kind == "runs" and step % RUN == 0 and (step or dominant is None):
             chosen = int(random.choice(labels))
         single = kind == "runs" or (kind == "one class" and step < onset)
         places = np.flatnonzero(labels == chosen) if single else np.arange(len(labels))
         index = random.choice(places, batch_size)
-        domain = DOMAINS[kind == "change" and step >= onset]
-        if domain not in kept:
-            kept[domain] = _read(dataset, domain, len(labels))
-        images, truth = kept[domain][index], labels[index]
+        if kind == "majority":
+            own, other = (
+                random.choice(np.flatnonzero(mask), batch_size) for mask in (labels == chosen, labels != chosen)
+            )
+            index = np.where(random.random(batch_size) < MAJORITY, own, other)
+        shown = CHANGED if kind == "change" and step >= onset else domain
+        if shown not in kept:
+            kept[shown] = _read(dataset, shown, len(labels))
+        images, truth = kept[shown][index], labels[index]
         if kind == "noise" and onset <= step < steps // 2:
             images = random.integers(0, 256, images.shape, np.uint8)
             truth = np.full_like(truth, -1)

@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lab.watch_trials.streams import SEVERITY, WatchBatch, WatchTrial, find_onset, list_domains, list_trials, show
+from lab.watch_trials.streams import (
+    DOMAIN,
+    SEVERITY,
+    WatchBatch,
+    WatchTrial,
+    find_onset,
+    list_domains,
+    list_trials,
+    show,
+)
 from lmr.bench.inputs import describe_backbone, find_dataset, load_backbone, load_classifier
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
@@ -54,6 +64,8 @@ class TrialSettings:
     seed: int = 1
     reset_every: int = 100
     watch: WatchSettings = dataclasses.field(default_factory=WatchSettings)
+    domain: str = DOMAIN
+    dominant: int | None = None  # the class that dominates, where one does; None: drawn from the seed
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,7 @@ class TrialResult:
     reset_below: int
     suspicions: int  # on a healthy stream each is a false alarm, ...
     rollbacks: int  # ... and each of these, resets included, a harmful one; those it would have made if it only reports
+    causes: dict[str, int]  # name of an alarm -> suspicions that began with it
     largest: dict[str, float]  # of each signal; of concentration, entropy and canaries the smallest
 
     @property
@@ -135,7 +148,15 @@ def run_trial(
     right: list[list[float]] = []
     steps: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []  # of all steps: the watch keeps only the last ones
-    stream = show(dataset, trial.kind, settings.steps, settings.batch_size, settings.seed)
+    stream = show(
+        dataset,
+        trial.kind,
+        settings.steps,
+        settings.batch_size,
+        settings.seed,
+        settings.domain,
+        settings.dominant,
+    )
     for batch in _show_progress(stream, trial.name, settings.steps):
         images = backbone.preprocess(batch.images).to(classifier.device)
         truth = torch.from_numpy(batch.labels)
@@ -159,9 +180,10 @@ def run_trial(
         for event in events
         if Action(event["action"]) in (Action.ROLL_BACK, Action.RESET) or Level(event["after"]) is Level.ALARM
     ]
-    noticing = [
-        event["step"] for event in events if (Level(event["before"]), Level(event["after"])) == (Level.OK, Level.WATCH)
+    suspicions = [
+        event for event in events if (Level(event["before"]), Level(event["after"])) == (Level.OK, Level.WATCH)
     ]
+    noticing = [event["step"] for event in suspicions]
     result = TrialResult(
         trial,
         run=_hash(trial, settings, dataset),
@@ -177,6 +199,7 @@ def run_trial(
         reset_below=reset_below,
         suspicions=len(noticing),
         rollbacks=len(acting),
+        causes=dict(Counter(alarm for event in suspicions for alarm in event["alarms"])),
         largest=_find_extremes(steps),
     )
     return result, steps
@@ -225,7 +248,7 @@ def _format_trace(steps: Sequence[dict[str, Any]]) -> str:
 
 
 def _hash(trial: WatchTrial, settings: TrialSettings, dataset: Dataset) -> str:
-    data = dataset.digest_part(list_domains(trial.kind), SEVERITY)
+    data = dataset.digest_part(list_domains(trial.kind, settings.domain), SEVERITY)
     content: list[Any] = [RESULTS_VERSION, data, dataclasses.asdict(trial), dataclasses.asdict(settings)]
     content.append({"weights": describe_backbone(settings.model, "float32", "cpu")})
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
@@ -237,7 +260,8 @@ def format_results(results: Sequence[TrialResult]) -> str:
     for one in results:
         accuracies = [f"{100 * value:.1f}" for value in (one.zero_shot, one.plain, one.watched, one.reset)]
         times = ["–" if value is None else str(value) for value in (one.detected, one.acted)]
-        counts = (one.plain_below, one.below, one.reset_below, one.suspicions, one.rollbacks)
+        alarms = f"{one.suspicions} ({', '.join(one.causes)})" if one.causes else str(one.suspicions)
+        counts = (one.plain_below, one.below, one.reset_below, alarms, one.rollbacks)
         name = one.trial.name + (" (healthy)" if one.healthy else "")
         lines.append(_join([name, one.trial.method, *accuracies, *times, *(str(value) for value in counts)]))
     healthy = [one for one in results if one.healthy]

@@ -38,6 +38,7 @@ def compute_plainly(images: list[tuple[int, int, float, float]]) -> dict[str, fl
     tops = [max(share(which, label) for label in range(CLASSES)) for which in (0, 1)]
     return {
         "concentration": spread(0) / spread(1),
+        "frozen_classes": spread(1),
         "top_share": tops[0] - tops[1],
         "entropy": mean([image[2] for image in images]),
         "frozen_entropy": mean([image[3] for image in images]),
@@ -106,6 +107,7 @@ LOW = 0.2 * math.log(100) / math.log(1000)
         ({"not_finite": 3}, "not finite"),
         ({"concentration": 0.49, "top_share": 0.26}, "concentration"),
         ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001, "concentration": 0.89}, "entropy"),
+        ({"entropy": 1.51, "frozen_entropy": 1.5, "frozen_classes": 4.9}, "doubt"),
         ({"canaries": 0.79, "concentration": 0.89}, "canaries"),
         ({"canary_fall": 0.2, "concentration": 0.89}, "canaries"),
         ({"drift": 0.31, "steps": 1000}, "drift"),
@@ -118,6 +120,8 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         top_share=0.25,
         entropy=0.2,
         entropy_ratio=3,
+        doubt=1,
+        doubt_entropy=0.38,
         canary_agreement=0.8,
         canary_fall=0.1,
         spread=0.9,
@@ -135,12 +139,28 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         {"top_share": 0.9},
         {"entropy": 0.001, "frozen_entropy": 0.2, "concentration": 0.8},
         {"entropy": 0.001, "frozen_entropy": 0.9},  # a better model becomes sure, too
+        {"entropy": 9.0, "frozen_entropy": 1.5},  # it is not known how many classes the frozen model predicts
+        {"entropy": 9.0, "frozen_entropy": 1.5, "frozen_classes": 5.1},  # not few
+        {"entropy": 9.0, "frozen_entropy": 1.8, "frozen_classes": 1.0},  # the frozen model is not sure
+        {"entropy": 1.5, "frozen_entropy": 1.5, "frozen_classes": 1.0},  # and the adapted one is as sure
+        {"entropy": 9.0, "frozen_entropy": 1.5, "frozen_classes": 1.0, "compared": 27},
         {"drift": 0.74, "steps": 9000},  # and moves
-        {"concentration": 0.1, "top_share": 0.9, "compared": 31},
+        {"concentration": 0.1, "top_share": 0.9, "compared": 27},
         {"agreement": 0.0},
         {"canaries": 0.0, "canary_fall": 0.9},  # a better model disagrees where the frozen one is sure and wrong
-        {"canaries": 0.0, "concentration": 0.8, "compared": 31},
+        {"canaries": 0.0, "concentration": 0.8, "compared": 27},
     ],
 )
 def test_what_is_no_alarm(change: dict[str, float]) -> None:
     assert find_alarms(dataclasses.replace(WELL, **change), Thresholds(), 100, 32) == ()
+
+
+def test_few_classes_are_fewer_where_there_are_few() -> None:
+    def find(classes: int, number: float) -> tuple[str, ...]:
+        doubtful = dataclasses.replace(WELL, entropy=0.2, frozen_entropy=0.1, frozen_classes=number)
+        return find_alarms(doubtful, Thresholds(), classes, 32)
+
+    assert [find(4, number) for number in (1.9, 2.1)] == [("doubt",), ()]
+    assert [find(10, number) for number in (4.9, 5.1)] == [("doubt",), ()]
+    assert [find(1000, number) for number in (4.9, 5.1)] == [("doubt",), ()]
+    assert find(2, 1.0) == ()  # one of two classes may be all that there is

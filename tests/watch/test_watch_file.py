@@ -83,6 +83,8 @@ def change(key: str, value: Any, part: str = "") -> Callable[[dict[str, Any]], o
         (change("images", True), "its watch.images"),
         (change("images", -1), "its watch.images"),
         (change("more", 1), "its watch is not of its type"),
+        (lambda watch: watch["events"][0]["signals"].pop("drift"), "its watch.events.signals is not of its type"),
+        (lambda watch: watch["events"][0]["signals"].update(frozen_classes="5"), "frozen_classes is not of its type"),
         (change("rollbacks", [10**9], "health"), "steps that are still to come"),
         (change("born", 10**9, "health"), "steps that are still to come"),
         (change("level", "rolled back", "health"), "rests without an end"),
@@ -123,6 +125,16 @@ def test_tensors(content: bytes, name: str, value: torch.Tensor, reason: str) ->
         make().restore(encode_state(tensors | {name: value}, facts))
 
 
+def test_events_of_earlier_versions_do_not_have_the_classes_of_the_frozen_model(content: bytes) -> None:
+    tensors, facts = decode_state(content, "the original")
+    watches = json.loads(facts["watch"])
+    for event in watches[0]["events"]:
+        del event["signals"]["frozen_classes"]
+    watched = make()
+    watched.restore(encode_state(tensors, facts | {"watch": json.dumps(watches)}))
+    assert {event.signals.frozen_classes for event in watched.events} == {None}
+
+
 def test_text_that_is_nested_without_end(content: bytes) -> None:
     tensors, facts = decode_state(content, "the original")
     with pytest.raises(lmr.LmrError, match="nested too deeply"):
@@ -130,4 +142,11 @@ def test_text_that_is_nested_without_end(content: bytes) -> None:
 
 
 def test_names_of_alarms_are_a_closed_set() -> None:
-    assert [str(alarm) for alarm in Alarm] == ["not finite", "concentration", "entropy", "canaries", "drift"]
+    assert [str(alarm) for alarm in Alarm] == [
+        "not finite",
+        "concentration",
+        "entropy",
+        "doubt",
+        "canaries",
+        "drift",
+    ]

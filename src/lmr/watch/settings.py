@@ -33,11 +33,13 @@ class Thresholds:
     spread: float = 0.9  # entropy and canaries count only while the concentration is below this
     entropy: float = 0.1  # nats at 1,000 classes, scaled with ln C: the adapted mean below this ...
     entropy_ratio: float = 3.0  # ... while the frozen mean is above this many times it
+    doubt: float = 1.05  # mean entropy: adapted over frozen, above this ...
+    doubt_entropy: float = 0.38  # ... while the frozen mean is below this share of ln C and few classes are predicted
     canary_agreement: float = 0.8  # agreement with the frozen model on the canaries, below this, ...
     canary_fall: float = 0.02  # or the mean of the last five points this far below the mean of the five before
     drift: float = 0.25  # distance of the norms from their start, relative to its length, above this in 1,000 steps
     memory: int = 64  # compared images over which the averages forget
-    least: int = 32  # compared images before averages are judged
+    least: int = 28  # compared images before averages are judged: one in 16 of the first 448
     confirm: int = 256  # images compared under suspicion before an action: four times the memory
     quiet: int = 64  # steps without alarm that end a suspicion, and that precede a snapshot
     rest: int = 64  # steps answered without adapting after a rollback

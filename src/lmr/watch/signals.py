@@ -16,6 +16,7 @@ from lmr.watch.settings import Thresholds
 POINTS = 5  # of the canaries' history, in each of the two means that are compared
 FREE_STEPS = 1000  # in which the limit of the drift does not grow
 IGNORED_FALL = 2  # canaries: a fall of two or fewer is no alarm
+FEW_CLASSES = 5  # effective number of classes that a stream shows if some of them dominate it
 
 
 class Alarm(enum.StrEnum):
@@ -24,6 +25,7 @@ class Alarm(enum.StrEnum):
     NOT_FINITE = "not finite"
     CONCENTRATION = "concentration"
     ENTROPY = "entropy"
+    DOUBT = "doubt"
     CANARIES = "canaries"
     DRIFT = "drift"
 
@@ -38,17 +40,16 @@ class Tally:
 
     @cached_property
     def averages(self) -> tuple[float | None, ...]:
-        """Concentration, excess of the top share, entropy adapted and frozen, agreement; None before the first image.
+        """Concentration, excess of the top share, entropy adapted and frozen, agreement, classes of the frozen model.
 
-        Cached, because between two comparisons they are needed at every step.
+        None before the first image. Cached, because between two comparisons they are needed at every step.
         """
         if not self.compared:
-            return (None,) * 5
+            return (None,) * 6
         adapted, frozen = self.classes
-        weight = float(adapted.sum())
-        concentration = effective_number(adapted) / effective_number(frozen)
+        weight, classes = float(adapted.sum()), effective_number(frozen)
         top_share = (float(adapted.max()) - float(frozen.max())) / weight
-        return concentration, top_share, *(float(value) / weight for value in self.sums)
+        return effective_number(adapted) / classes, top_share, *(float(value) / weight for value in self.sums), classes
 
     @classmethod
     def begin(cls, classes: int) -> Tally:
@@ -71,6 +72,7 @@ class Signals:
     drift: float | None
     agreement: float | None  # on the stream; shown, never an alarm: under heavy drift the frozen model is wrong
     steps: int = 0  # since the start of the state
+    frozen_classes: float | None = None  # effective number of classes that the frozen model predicts
 
 
 def add_images(tally: Tally, labels: Tensor, entropies: Tensor, memory: int) -> Tally:
@@ -102,7 +104,7 @@ def measure(
 
     The last points of the history are compared with those before them, or with ``earlier`` while the history is short.
     """
-    concentration, top_share, entropy, frozen_entropy, agreement = tally.averages
+    concentration, top_share, entropy, frozen_entropy, agreement, frozen_classes = tally.averages
     fall = None
     before = average_earlier(canaries, earlier)
     if canaries and before is not None:
@@ -120,6 +122,7 @@ def measure(
         drift if drift is not None and math.isfinite(drift) else None,
         agreement,
         steps,
+        frozen_classes,
     )
 
 
@@ -137,6 +140,10 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
     that is confident and wrong. But it spreads its answers over more classes. So entropy and canaries are alarms only
     while the answers are narrower than the frozen model's. Its distance from the start grows, too, at most as that of a
     random walk, the root of the steps, and so does the limit.
+    Where one class really dominates, a method that expects all classes equally often moves answers away from it, and
+    they become less sure than the frozen model's. The same is seen where adapting helps, under heavy noise that makes
+    the frozen model prefer a class. But there the frozen model is not sure, or it predicts many classes. So doubt is an
+    alarm only while the frozen model is sure and predicts few classes.
     One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
     """
     found = [Alarm.NOT_FINITE] if signals.not_finite >= limits.not_finite else []
@@ -147,6 +154,10 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
         low = limits.entropy * math.log(classes) / math.log(1000)
         if narrower and _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
             found.append(Alarm.ENTROPY)
+        sure = _below(signals.frozen_entropy, limits.doubt_entropy * math.log(classes))
+        few = _below(signals.frozen_classes, min(FEW_CLASSES, classes / 2))
+        if sure and few and _above(signals.entropy, limits.doubt * (signals.frozen_entropy or 0.0)):
+            found.append(Alarm.DOUBT)
         least = IGNORED_FALL / max(canaries, 1) + 1e-9  # the fall is a difference of rounded means
         fallen = _above(signals.canary_fall, max(limits.canary_fall, least))
         if narrower and (fallen or _below(signals.canaries, limits.canary_agreement)):

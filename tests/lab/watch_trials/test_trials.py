@@ -52,11 +52,19 @@ def test_streams_are_what_they_are_called() -> None:
     assert {len(set.union(*labels[k : k + 50])) for k in range(0, 200, 50)} == {1}
     _, greens = watch("change")
     assert (set.union(*greens[:100]), set.union(*greens[100:])) == ({0}, {1})
-    labels, _ = watch("noise")
+    labels, _ = watch("majority")
+    assert set.union(*labels) == {0, 1, 2, 3}
+    shares = np.bincount(np.concatenate([b.labels for b in show(Plates(), "majority", 200, 8, 1, dominant=2)])) / 1600
+    assert shares[2] == pytest.approx(0.8, abs=0.04)
+    labels, greens = watch("noise")
     assert set.union(*labels[50:100]) == {-1}
     assert -1 not in set.union(*labels[:50], *labels[100:])
     with pytest.raises(LmrError, match="no kind of stream 'waves'"):
         next(show(Plates(), "waves", 2, 2, 1))
+    with pytest.raises(LmrError, match="no class 4; choose from 0 to 3"):
+        next(show(Plates(), "majority", 2, 2, 1, dominant=4))
+    batch = next(show(Plates(), "steady", 2, 2, 1, domain="gaussian_noise"))
+    assert set(batch.images[..., 1].flatten().tolist()) == {1}
 
 
 def test_trials_are_of_known_kinds_and_methods() -> None:
@@ -163,7 +171,7 @@ def test_methods_with_the_same_answers_are_run_once() -> None:
 
 SICK = TrialResult(
     WatchTrial("rain", "tent", "steady", healthy=False), "a", 100, zero_shot=0.5, plain=0.1, watched=0.48, reset=0.3,
-    detected=12, acted=None, below=31, plain_below=99, reset_below=77, suspicions=2, rollbacks=1, largest={},
+    detected=12, acted=None, below=31, plain_below=99, reset_below=77, suspicions=2, rollbacks=1, causes={}, largest={},
 )  # fmt: skip
 
 
@@ -174,6 +182,8 @@ def test_numbers_are_in_their_columns() -> None:
     assert cells[" noticed "] == " 12 "
     assert cells[" acted "] == " – "
     assert line == "| rain | tent | 50.0 | 10.0 | 48.0 | 30.0 | 12 | – | 99 | 31 | 77 | 2 | 1 |"
+    named = format_results([replace(SICK, causes={"doubt": 2, "drift": 1})]).splitlines()[-1]
+    assert named.endswith("| 2 (doubt, drift) | 1 |")
     assert head.endswith("| below: plain | watched | reset | alarms | rollbacks |")
 
 

@@ -1,0 +1,118 @@
+"""Doubt: the alarm for answers that spread away from a class that really dominates, on streams that are made here.
+
+A small classifier of ten classes adapts with the published method. Its images are a prototype and noise. "majority" has
+80 % of one class, "balanced" all classes alike. In "biased" the classes are alike too, but the images are bad, and the
+frozen model takes most of them for one class without being sure: there adapting helps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import lmr
+from lmr.watch.health import Level
+from lmr.watch.settings import Thresholds, WatchSettings
+
+CLASSES, WIDTH, MAIN, FALSE = 10, 16, 5, 6
+SETTINGS = WatchSettings(every=4, thresholds=Thresholds(confirm=64))
+# Rows of a Hadamard matrix, at right angles, which a LayerNorm leaves as they are: prototypes, and what no class has.
+ROWS = torch.tensor([[(-1.0) ** (i & j).bit_count() / 4 for j in range(WIDTH)] for i in range(1, CLASSES + 2)])
+PROTOTYPES, FOG = ROWS[:CLASSES], ROWS[CLASSES]
+
+
+def make_clip() -> lmr.ZeroShot:
+    return lmr.ZeroShot(nn.LayerNorm(WIDTH), PROTOTYPES, 10.0)
+
+
+def make_stream(kind: str, count: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Return images [count, 16] and their labels [count]."""
+    random = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (count,), generator=random)
+    if kind == "majority":
+        labels = torch.where(torch.rand(count, generator=random) < 0.8, MAIN, labels)
+    shown, noise = PROTOTYPES[labels], torch.randn(count, WIDTH, generator=random)
+    if kind == "biased":
+        return 0.2 * shown + 0.3 * PROTOTYPES[FALSE] + 0.12 * noise + FOG, labels
+    return shown + 0.2 * noise, labels
+
+
+def watch(watched: lmr.Watched, images: Tensor) -> Iterator[tuple[int, Any]]:
+    """Step through a stream in batches of eight; yield the images so far and the answer."""
+    for first in range(0, len(images), 8):
+        yield first + 8, watched.step(images[first : first + 8])
+
+
+@pytest.mark.parametrize("kind", ["majority", "balanced", "biased"])
+def test_only_answers_that_leave_a_true_majority_are_an_alarm(kind: str) -> None:
+    clip, (images, labels) = make_clip(), make_stream(kind, 256)
+    watched = lmr.Watched(lmr.create("lmr(preset='auto')", clip), SETTINGS)
+    plain = lmr.create("lmr(preset='auto')", clip)
+    frozen = float((clip(images).argmax(1) == labels).double().mean())
+    right, events = [], []
+    for end, answer in watch(watched, images):
+        right.append(plain.step(images[end - 8 : end]).labels == labels[end - 8 : end])
+        events += [(end, event["after"], event["alarms"]) for event in answer.info["events"]]
+    gain = float(torch.cat(right).double().mean()) - frozen
+    if kind == "majority":
+        assert gain < -0.005
+        (noticed, level, alarms), (acted, after, _) = events[:2]
+        assert (level, alarms, after) == (Level.WATCH, ["doubt"], Level.RESET)
+        assert noticed <= 4 * SETTINGS.thresholds.least + 8
+        assert acted == noticed + SETTINGS.thresholds.confirm
+    else:
+        assert events == []
+        assert gain > (0.05 if kind == "biased" else -0.005)
+
+
+def test_it_needs_a_frozen_model_that_is_sure_and_predicts_few_classes() -> None:
+    """The three conditions on each stream, computed from all images at once."""
+    found = {}
+    for kind in ("majority", "balanced", "biased"):
+        clip, (images, _) = make_clip(), make_stream(kind, 200)
+        watched = lmr.Watched(lmr.create("lmr(preset='auto')", clip), WatchSettings(mode="report", every=1))
+        answers = torch.cat([answer.logits for _, answer in watch(watched, images)]).double()
+        signals, weights = watched.signals(), (1 - 1 / 64) ** torch.arange(199, -1, -1).double()
+        weights /= weights.sum()
+        plain = clip(images).double()
+        means = [float(weights @ -(z.softmax(1) * z.log_softmax(1)).sum(1)) for z in (answers, plain)]
+        shares = weights @ F.one_hot(plain.argmax(1), CLASSES).double()
+        number = float(torch.exp(-(shares * (shares + 1e-300).log()).sum()))
+        assert signals.entropy == pytest.approx(means[0], abs=1e-5)
+        assert signals.frozen_entropy == pytest.approx(means[1], abs=1e-5)
+        assert signals.frozen_classes == pytest.approx(number, abs=1e-6)
+        sure = means[1] < 0.38 * math.log(10)
+        found[kind] = (means[0] > 1.05 * means[1], sure, number < 5)
+    assert found["majority"] == (True, True, True)
+    assert not found["balanced"][2]
+    assert found["biased"][0]
+    assert found["biased"][1:] == (False, True)
+
+
+def test_resumed_and_mixed_streams_raise_it_as_one_alone(tmp_path: Path) -> None:
+    clip, path = make_clip(), tmp_path / "state"
+    one, other = make_stream("majority", 256)[0], make_stream("balanced", 256)[0]
+    alone = lmr.Watched(lmr.create("lmr(preset='auto')", clip), SETTINGS)
+    for _ in watch(alone, one):
+        pass
+    assert [event.after for event in alone.events] == [Level.WATCH, Level.RESET]
+    mixed = lmr.Watched(lmr.create("lmr(preset='auto')", clip, streams=2), SETTINGS)
+    for first in range(0, 256, 8):
+        if first in (120, 160):  # before the alarm is raised, and between it and the action
+            mixed.save(path)
+            mixed = lmr.Watched(lmr.create("lmr(preset='auto')", clip, streams=2), SETTINGS)
+            mixed.load(path)
+        part = slice(first, first + 8)
+        mixed.step(torch.cat([other[part], one[part]]), streams=[1] * 8 + [0] * 8)
+    assert [(event.step, event.after, event.alarms) for event in mixed.events] == [
+        (event.step, event.after, event.alarms) for event in alone.events
+    ]
+    assert mixed.health == [Level.RESET, Level.OK]
+    assert mixed.signals(0).frozen_classes == pytest.approx(alone.signals().frozen_classes)
