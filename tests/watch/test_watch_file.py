@@ -125,16 +125,6 @@ def test_tensors(content: bytes, name: str, value: torch.Tensor, reason: str) ->
         make().restore(encode_state(tensors | {name: value}, facts))
 
 
-def test_events_of_earlier_versions_do_not_have_the_classes_of_the_frozen_model(content: bytes) -> None:
-    tensors, facts = decode_state(content, "the original")
-    watches = json.loads(facts["watch"])
-    for event in watches[0]["events"]:
-        del event["signals"]["frozen_classes"]
-    watched = make()
-    watched.restore(encode_state(tensors, facts | {"watch": json.dumps(watches)}))
-    assert {event.signals.frozen_classes for event in watched.events} == {None}
-
-
 def test_text_that_is_nested_without_end(content: bytes) -> None:
     tensors, facts = decode_state(content, "the original")
     with pytest.raises(lmr.LmrError, match="nested too deeply"):

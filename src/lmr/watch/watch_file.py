@@ -31,7 +31,6 @@ PREFIX = "watch/"  # of the watch's tensors in a state
 _MOST_ITEMS = 10_000  # of a list
 _LARGEST = 2**53  # of a count; JSON has no exact numbers beyond
 _ROUNDING = 1e-6  # relative
-_LATER = frozenset({"frozen_classes"})  # fields with a default that states of earlier versions do not have
 
 
 @dataclass(frozen=True)
@@ -158,12 +157,12 @@ def _list_fields(kind: Any) -> dict[str, Any]:
 
 
 def _read(kind: Any, value: Any, name: str) -> Any:
-    """Return a value of JSON as ``kind``, or raise a ValueError with its ``name``. Nothing is converted."""
+    """Return a value of JSON as ``kind``, or raise a ValueError with its ``name``. Nothing is converted or left out."""
     origin, inner = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind):
         fields: dict[str, Any] = _list_fields(kind)  # type: ignore[arg-type]  # a class has a hash
-        if isinstance(value, dict) and fields.keys() - _LATER <= value.keys() <= fields.keys():
-            read = {key: _read(fields[key], item, f"{name}.{key}") for key, item in value.items()}
+        if isinstance(value, dict) and value.keys() == fields.keys():
+            read = {key: _read(hint, value[key], f"{name}.{key}") for key, hint in fields.items()}
             return kind(**read)  # type: ignore[operator]  # it is a class
     elif origin is types.UnionType:  # with None
         (some,) = set(inner) - {types.NoneType}
