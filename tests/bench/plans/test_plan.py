@@ -348,3 +348,14 @@ def test_number_of_classes_is_judged_by_both_published_pairs(name: str) -> None:
     assert {(own["gamma0"], own["beta"]) for own in values} == {(4.0, 1.0), (4.0, 3.0), (0.3, 1.0), (0.3, 3.0)}
     for count in (5, 10, 20, 50):
         assert len([one for one in part.datasets if re.search(rf"@{count}(\.|\b)", one)]) == 3
+
+
+def test_shares_of_all_classes_can_be_given_in_a_plan(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    text = 'title = "t"\nmethods = ["steady(prior=PRIOR)"]\ndatasets = "photo-c"\ncorruptions = ["fog"]\n'
+    text += 'severities = 5\nbackbones = "photo"\nbatch_sizes = 8\n[[runs]]\ntitle = "r"\n'
+    path.write_text(text.replace("PRIOR", "(0.8, 0.1, 0.1)"))
+    assert "prior=(0.8, 0.1, 0.1)" in read_plan(str(path)).parts[0].methods[0].spec
+    path.write_text(text.replace("PRIOR", "{'car': 0.8}"))
+    with pytest.raises(lmr.LmrError, match="shares of all classes, in their order"):
+        read_plan(str(path))

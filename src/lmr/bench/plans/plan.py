@@ -23,6 +23,7 @@ from lmr.bench.plans.prompts import PromptSet, read_prompt_set
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.log import hide_logs
+from lmr.core.method import Method
 from lmr.core.passes import make_stand_in
 from lmr.core.registry import (
     AUTO,
@@ -70,7 +71,7 @@ class MethodEntry:
         method = find_method(name if self.file is None else f"{self.file}:{name}")
         del values["preset"]
         suited = format_spec(name, {"preset": "default"} | method.choose_values(classes) | values)
-        return replace(self, spec=create(suited, make_stand_in(2)).spec)
+        return replace(self, spec=_try(suited).spec)
 
     @property
     def address(self) -> str:
@@ -294,10 +295,18 @@ def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -
     preset = values.get("preset", next((preset for preset in presets if preset in known), "default"))
     completed = format_spec(name, {"preset": preset} | values)
     with hide_logs():  # warnings about this small classifier say nothing about the one that will be used
-        made = create(completed, make_stand_in(2))  # checks the values
+        made = _try(completed)
     digest = None if file is None else load_method_file(file)
     size = method.card.presets["default" if preset == AUTO else preset].batch_size
     return MethodEntry(label or name_entry(spec), completed if preset == AUTO else made.spec, size, file, digest)
+
+
+def _try(spec: str) -> Method:
+    """Return the method on a small classifier, which checks its values; with as many classes as it has shares for."""
+    prior = parse_spec(spec)[1].get("prior")
+    if isinstance(prior, dict):
+        raise LmrError(f"A plan does not know the class names: give {spec} the shares of all classes, in their order.")
+    return create(spec, make_stand_in(len(prior) if isinstance(prior, tuple | list) else 2))
 
 
 def name_entry(spec: str) -> str:
