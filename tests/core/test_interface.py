@@ -10,11 +10,11 @@ import lmr
 
 NAMES = ["red ring", "blue star", "green heart", "purple square"]
 PUBLIC = {
-    "adapt", "answer", "as_module", "begin", "card", "choose_values", "classifier", "cycle", "dump", "emission",
-    "emits", "export_parameters", "export_reason", "fill_state", "fit_source", "grows", "load", "load_state_dict",
-    "logit_floor", "logit_offset", "margin_width", "memory_span", "name", "needs_images", "predict", "prepare",
-    "ranges", "reset", "restore", "save", "scores", "single_stream_reason", "spec", "state", "state_dict", "step",
-    "streams", "takes_views", "to", "towers", "trainable", "trained",
+    "adapt", "add_labels", "answer", "as_module", "begin", "card", "choose_values", "classifier", "count_labels",
+    "cycle", "dump", "emission", "emits", "export_parameters", "export_reason", "fill_state", "fit_source", "grows",
+    "load", "load_state_dict", "logit_floor", "logit_offset", "margin_width", "memory_span", "name", "needs_images",
+    "phases", "predict", "prepare", "ranges", "reset", "restore", "save", "scores", "single_stream_reason", "spec",
+    "state", "state_dict", "step", "streams", "takes_views", "to", "towers", "trainable", "trained",
 }  # fmt: skip
 
 
@@ -46,7 +46,7 @@ def test_dir_of_a_method_is_its_interface_and_its_arguments(clip: lmr.ZeroShot) 
     method = lmr.create("lmr", clip)
     shown = {name for name in dir(method) if not name.startswith("_")}
     arguments = {"lr", "delta", "negatives", "tau", "gamma0", "beta", "eta", "mu", "clip", "eps", "pmr", "am", "bc"}
-    assert shown == PUBLIC | arguments | {"positives", "emit", "pace", "share"} | {"tower", "bank", "optim"}
+    assert shown == PUBLIC | arguments | {"positives", "emit", "pace", "share", "prior"} | {"tower", "bank", "optim"}
 
 
 def evaluate(model: nn.Module, batches: list[torch.Tensor], labels: torch.Tensor) -> float:

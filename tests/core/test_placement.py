@@ -54,7 +54,7 @@ def test_all_that_share_a_tower_follow(who: str, backbone: lmr.Backbone, images:
 @pytest.mark.parametrize(("spec", "streams"), SPECS)
 def test_stream_goes_on_after_a_move(spec: str, streams: int, images: Tensor, request: pytest.FixtureRequest) -> None:
     """In float64 and back, every method gives what it gives without the journey, up to the rounding of its steps."""
-    if lmr.find_method(spec).trained == "context words":
+    if lmr.find_method(spec).trained == "context words" or spec == "tps":
         request.getfixturevalue("real_models")  # whose answers move less when rounding decides the sign of a step
     clip = lmr.load("pocket").classifier(NAMES)
     stays = create(spec, copy.deepcopy(clip), streams=streams)

@@ -97,7 +97,7 @@ class LMR(NormMethod):
         self._require_between(0, 1 - 1e-9, "tau", "mu")
         self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "eps", "share")
         self._require_count("negatives", most=10**9)
-        self.shares = None if self.prior == "uniform" else parse_prior(self.prior, self.classifier.prototypes)
+        self._shares = None if self.prior == "uniform" else parse_prior(self.prior, self.classifier.prototypes)
         self.optim = Optimizer("adam", self.lr, unit=1 if self.pace == "batch" else USUAL_BATCH)
         if self.pmr:
             super().prepare()
@@ -126,7 +126,7 @@ class LMR(NormMethod):
             eta, mu = (self.eta, self.mu) if self.pace == "batch" else pace_bias(seen, streams, self.eta, self.mu)
             mean = streams.mean(logits.softmax(1))  # u of eq. 16
             new["bias"], new["running"] = correct_bias(  # eqs. 16, 17
-                state["bias"], state["running"], seen > 0, mean, eta, mu, self.clip, self.eps, self.shares
+                state["bias"], state["running"], seen > 0, mean, eta, mu, self.clip, self.eps, self._shares
             )
         return Step(logits, new, info)
 

@@ -95,7 +95,7 @@ class Steady(NormMethod):
         self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "eps")
         self._require_count("negatives", most=10**9)
         self.optim = Optimizer("adam", self.lr)
-        self.given = None if self.prior == "history" else parse_prior(self.prior, self.classifier.prototypes)
+        self._given = None if self.prior == "history" else parse_prior(self.prior, self.classifier.prototypes)
         super().prepare()
 
     def begin(self) -> Mapping[str, Tensor | int]:
@@ -103,7 +103,7 @@ class Steady(NormMethod):
         classes, signs = zero.repeat(self.classifier.classes), zero.repeat(len(VARIANCES))
         return {
             **self._begin_domain(),
-            "adapting": int(self.given is not None),
+            "adapting": int(self._given is not None),
             "images": 0,
             "history": classes,  # labels of quiet images
             "labels": classes,  # labels of the new domain that is being judged
@@ -235,7 +235,7 @@ class Steady(NormMethod):
         gradient = state["gradient"] / (state["weight"] + self.eps).unsqueeze(1).to(state["norms"].dtype)  # of eq. 9
         mean = state["answers"] / state["fresh"].clamp(min=TINY).unsqueeze(1)  # u of eq. 16
         begun = state["running"].sum(1) > 0
-        shares = share_counts(state["history"]) if self.given is None else self.given
+        shares = share_counts(state["history"]) if self._given is None else self._given
         bias, running = correct_bias(  # eqs. 16, 17
             state["bias"], state["running"], begun, mean, self.eta, self.mu, self.clip, self.eps, shares
         )
@@ -283,7 +283,7 @@ class Steady(NormMethod):
         if not bool(changed.any()):
             return state
         new = {key: value.expand_as(state[key]) for key, value in self._begin_domain().items()}
-        new["adapting"] = torch.full_like(state["adapting"], self.given is not None)
+        new["adapting"] = torch.full_like(state["adapting"], self._given is not None)
         again = (state["adapting"] > 0) & (state["quiet_clarity"] > 0) & (self._distance(state, "quiet") < NEAR)
         new["looked"] = torch.where(again, state["looked"], 0)
         new["key"] = choose_rows(again, state["quiet"], torch.zeros_like(state["key"]))
@@ -292,7 +292,7 @@ class Steady(NormMethod):
 
     def _conclude(self, state: State, judged: Tensor) -> State:
         """Return the state of streams whose new domain has been looked at: quiet or drifted."""
-        if not bool(judged.any()) or self.given is not None:
+        if not bool(judged.any()) or self._given is not None:
             return state
         clarity, before = state["clarity"], state["quiet_clarity"]
         quiet = clarity >= CLEAR * before
@@ -314,7 +314,7 @@ class Steady(NormMethod):
 
     def add_labels(self, labels: Tensor, counted: Tensor, state: State, streams: Streams) -> State:
         """Count true labels as those of quiet images, in place of what the frozen model had counted for them."""
-        if self.given is not None:
+        if self._given is not None:
             return {}
         classes, known = self.classifier.classes, (counted >= 0).unsqueeze(1)
         added = streams.sum(F.one_hot(labels, classes).to(state["history"]))
@@ -338,7 +338,7 @@ class Steady(NormMethod):
             "looked": LOOK,
             "key": mean,
             "recent": mean,
-            "quiet_clarity": self.given is None,
+            "quiet_clarity": self._given is None,
         }
         self.state |= {key: torch.zeros_like(self.state[key]) + value for key, value in full.items()}
 
