@@ -671,7 +671,7 @@ def test_forged_watch_in_the_store_fails_its_stream_alone(tmp_path: Path) -> Non
 def test_new_streams_are_refused_beyond_the_limit(tmp_path: Path, stored: bool) -> None:
     engine = make_engine(tmp_path / "s" if stored else None, max_streams=2)
     futures = [engine.submit(make_request(stream, 0)) for stream in "abc"]
-    refuse(engine, futures[2], StreamLimit, "new stream 'c': this service has as many as it may have .2.; delete one")
+    refuse(engine, futures[2], StreamLimit, "new stream 'c' exceeds the limit of 2 streams; delete one")
     assert [future.result(0).seq for future in futures[:2]] == [1, 1]
     assert ask(engine, make_request("c", 0, mode="answer"))[0].seq == 0  # it leaves no trace
     content = wait(engine, engine.read_state("a"))

@@ -162,8 +162,8 @@ class Worker:
         if not resident.exists and (not isinstance(job.task, StepRequest) or _may_adapt(job, batch)):
             if batch.room <= 0:
                 raise StreamLimit(
-                    f"There is no room for the new stream {job.stream!r}: this service has as many as it may have "
-                    f"({self.settings.max_streams}); delete one, or raise --max-streams."
+                    f"The new stream {job.stream!r} exceeds the limit of {self.settings.max_streams} streams; "
+                    "delete one, or raise --max-streams."
                 )
             batch.room -= 1
         return resident
