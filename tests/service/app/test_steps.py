@@ -252,19 +252,25 @@ def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
     assert [len(request.images) for request in service.engine.requests] == [2, 1]
 
 
+def hold_first(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Hold up the first request while its images are decoded: set once it is there, and to be set to let it go on."""
+    decoder = service.server.service.parts.steps.decoder
+    plain, begun, go = decoder.decode, threading.Event(), threading.Event()
+
+    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
+        if not begun.is_set():
+            begun.set()
+            assert go.wait(TIMEOUT)
+        return plain(files, left)
+
+    monkeypatch.setattr(decoder, "decode", decode)
+    return begun, go
+
+
 def test_images_that_wait_for_an_earlier_request_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first request of the stream takes long, and small files become large inputs of the model."""
     with serve_scripted(ServiceSettings(queue_images=6, max_images=2)) as made:
-        decoder = made.server.service.parts.steps.decoder
-        plain, begun, go = decoder.decode, threading.Event(), threading.Event()
-
-        def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
-            if not begun.is_set():
-                begun.set()
-                assert go.wait(TIMEOUT)
-            return plain(files, left)
-
-        monkeypatch.setattr(decoder, "decode", decode)
+        begun, go = hold_first(made, monkeypatch)
         codes: list[int] = []
         senders = [
             threading.Thread(target=lambda: codes.append(post_form(made, make_file(), make_file()).status_code))
@@ -309,16 +315,7 @@ def test_deadline_ends_the_wait_for_images_that_are_decoded(
 def test_deadline_ends_the_wait_for_an_earlier_request(
     service: ScriptedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder = service.server.service.parts.steps.decoder
-    plain, begun, go = decoder.decode, threading.Event(), threading.Event()
-
-    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
-        if not begun.is_set():
-            begun.set()
-            assert go.wait(TIMEOUT)
-        return plain(files, left)
-
-    monkeypatch.setattr(decoder, "decode", decode)
+    begun, go = hold_first(service, monkeypatch)
     first = threading.Thread(target=service.post)
     first.start()
     try:
