@@ -6,15 +6,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from lmr.core.bases.weighted import WeightedMethod
-from lmr.core.card import Card, Preset
+from lmr.core.bases.weighted import WeightedMethod, list_presets
+from lmr.core.card import Card
 from lmr.core.errors import LmrError
 from lmr.core.method import Ranges
 from lmr.core.prediction import State
 from lmr.core.registry import register
 
-_SOURCE = "mariodoebler/test-time-adaptation, a port of the authors' code"
-_SGD = {"optimizer": "sgd", "lr": 2.5e-4}
 _SIZE = 38400  # trained numbers for which ``q`` is given
 _LEAST, _WHOLE = 0.89, 0.9999  # smallest weight of the hidden norms, and the weight from which it counts as 1
 
@@ -22,14 +20,7 @@ _LEAST, _WHOLE = 0.89, 0.9999  # smallest weight of the hidden norms, and the we
 _CARD = Card(
     source="Lee and Chang 2024",
     year=2024,
-    presets={
-        "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
-        "cifar10-c": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
-        "cifar100-c": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
-        "imagenet": Preset(_SGD, _SOURCE + ": the ImageNet family"),
-        "domainnet": Preset(_SGD, _SOURCE + ": DomainNet", batch_size=128),
-        "clip": Preset(_SGD | {"prior_correction": False}, _SOURCE + ": the ImageNet family, without the prior"),
-    },
+    presets=list_presets("mariodoebler/test-time-adaptation, a port of the authors' code"),
 )
 
 

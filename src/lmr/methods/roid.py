@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lmr.core.bases.weighted import WeightedMethod
-from lmr.core.card import Card, Preset
+from lmr.core.bases.weighted import WeightedMethod, list_presets
+from lmr.core.card import Card
 from lmr.core.prediction import State
 from lmr.core.registry import register
-
-_SOURCE = "mariodoebler/test-time-adaptation"
-_SGD = {"optimizer": "sgd", "lr": 2.5e-4}
-
 
 _CARD = Card(
     source="Marsden et al. 2024",
     year=2024,
-    presets={
-        "default": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
-        "cifar10-c": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
-        "cifar100-c": Preset({}, _SOURCE + ": CIFAR", batch_size=200),
-        "imagenet": Preset(_SGD, _SOURCE + ": the ImageNet family"),
-        "domainnet": Preset(_SGD, _SOURCE + ": DomainNet", batch_size=128),
-        "clip": Preset(_SGD | {"prior_correction": False}, _SOURCE + ": the ImageNet family, without the prior"),
-    },
+    presets=list_presets("mariodoebler/test-time-adaptation"),
 )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.bases.norms import GradientMethod
-from lmr.core.card import Scores
+from lmr.core.card import Preset, Scores
 from lmr.core.functional.losses import entropy, likelihood_ratio, symmetric_cross_entropy
 from lmr.core.method import COUNTS, SHARES, Method, Ranges
 from lmr.core.prediction import AdaptedParameters, State, Step
@@ -22,6 +22,20 @@ from lmr.core.views.jitter import Jitter, jitter_mirrored
 _KEPT = 0.9  # weight of the old mean probabilities
 _SHARPNESS = 3.0  # of the weights, which are from 1 to e^3
 _MANY = 1000  # classes from which the prior correction is no longer ruinous
+
+
+def list_presets(source: str) -> dict[str, Preset]:
+    """Return the presets that ROID and CMF share: the port that has both uses the same values for them."""
+    sgd = {"optimizer": "sgd", "lr": 2.5e-4}
+    cifar = Preset({}, f"{source}: CIFAR", batch_size=200)
+    return {
+        "default": cifar,
+        "cifar10-c": cifar,
+        "cifar100-c": cifar,
+        "imagenet": Preset(sgd, f"{source}: the ImageNet family"),
+        "domainnet": Preset(sgd, f"{source}: DomainNet", batch_size=128),
+        "clip": Preset(sgd | {"prior_correction": False}, f"{source}: the ImageNet family, without the prior"),
+    }
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
