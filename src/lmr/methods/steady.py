@@ -58,6 +58,7 @@ TINY = 1e-30  # in place of a divisor of 0
 VARIANCES = (0.25, 0.08, 0.14, 0.48, 0.15, 0.035, 0.032, 1.7, 0.27)
 
 _CARD = Card(
+    label="Steady",
     source="this project, 2026",
     year=2026,
     role=Role.OURS,
@@ -150,8 +151,8 @@ class Steady(NormMethod):
             logits[quiet] = self.classifier(images[quiet])
         adapted = torch.zeros_like(state["images"])
         stepped = torch.zeros_like(state["adapting"], dtype=torch.bool)
-        reliable = torch.zeros_like(quiet)
-        block = (streams.spread(state["images"] % BLOCK) + streams.rank()) // BLOCK
+        reliable, rank = torch.zeros_like(quiet), streams.rank()
+        block = (streams.spread(state["images"] % BLOCK) + rank) // BLOCK
         for number in range(int(block.max()) + 1):
             own = block == number
             some, steps = streams.take(own), state["steps"]
@@ -161,7 +162,7 @@ class Steady(NormMethod):
             )
             state = self._watch_block(logits[own], signs[own], novelty[own], state, some)
             stepped |= state["steps"] > steps
-        last = streams.rank() == streams.spread(streams.sizes - 1)
+        last = rank == streams.spread(streams.sizes - 1)
         state = state | {"last": streams.sum(signs * last.unsqueeze(1))}
         facts = {"gate_share": streams.mean(reliable), "stepped": stepped, "adapted": adapted}
         return Step(logits, state, facts)
@@ -224,6 +225,8 @@ class Steady(NormMethod):
         if not bool(ended.any()):
             return state
         new = self._judge_domain(self._take_step(state))
+        if bool(ended.all()):  # as always with one stream: copy no norms
+            return new
         return {key: choose_rows(ended, new[key], value) for key, value in state.items()}
 
     def _take_step(self, state: State) -> State:
