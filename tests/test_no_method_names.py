@@ -38,6 +38,8 @@ def find_names(tree: ast.AST, names: set[str]) -> Iterator[tuple[int, str]]:
         parent = parents[node]
         if isinstance(parent, ast.Expr) or (node.value not in names and not specs.fullmatch(node.value)):
             continue
+        if isinstance(parent, ast.Call) and ast.unparse(parent.func).startswith("self._require_"):  # an argument's name
+            continue
         if not is_default(node, parent) and not (node.value == "lmr" and is_program(node, parent)):
             yield node.lineno, node.value
 
@@ -100,6 +102,7 @@ def test_names_are_found(code: str) -> None:
         "'''TENT is a method.'''", "'tent'", "versions = {'lmr': __version__}", "content = {'lmr': RESULTS_VERSION}",
         "words = ['lmr', 'bench', '--methods']", "path = home / '.cache' / 'lmr'", "ArgumentParser(prog='lmr')",
         "def predict(method='lmr'): pass", "add('--method', default='lmr')", "error = 'use lmr(pmr=False) instead'",
+        "self._require_not_negative('eta')",
     ],
 )  # fmt: skip
 def test_what_is_no_name_of_a_method_is_left_alone(code: str) -> None:

@@ -10,11 +10,12 @@ import lmr
 
 NAMES = ["red ring", "blue star", "green heart", "purple square"]
 PUBLIC = {
-    "adapt", "add_labels", "answer", "as_module", "begin", "card", "choose_values", "classifier", "count_labels",
+    "adapt", "add_labels", "adopt", "answer", "as_module", "begin", "card", "choose_values", "class_sums",
+    "classes_reason", "classifier", "count_labels",
     "cycle", "dump", "emission", "emits", "export_parameters", "export_reason", "fill_state", "fit_source", "grows",
     "load", "load_state_dict", "logit_floor", "logit_offset", "margin_width", "memory_span", "name", "needs_images",
     "phases", "predict", "prepare", "ranges", "reset", "restore", "save", "scores", "single_stream_reason", "spec",
-    "state", "state_dict", "step", "streams", "takes_views", "to", "towers", "trainable", "trained",
+    "state", "state_dict", "step", "streams", "takes_views", "to", "towers", "trainable", "trained", "with_classes",
 }  # fmt: skip
 
 

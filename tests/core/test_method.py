@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import lmr
+from few_views import create
 from lmr.core.method import Method
 from lmr.core.prediction import Prediction
 from lmr.core.streams import Streams
+from tiny_models import draw_batches, load_tiny
 
 WIDTH, CLASSES, STREAMS = 8, 6, 5
 
@@ -372,3 +374,143 @@ def test_answer_that_is_not_finite_is_not_counted(clip: lmr.ZeroShot) -> None:
     images[1] *= 1e38
     assert not method.step(images).logits[1].isfinite().all()
     assert method.state["predicted"].sum() == 3
+
+
+# Other classes.
+
+OLD = ["cat", "dog", "ship", "car", "frog", "bird"]
+NEW = ["bird", "horse", "cat", "boat", "ship", "lamp", "tree"]
+PAIRS = [(5, 0), (0, 2), (2, 4)]  # old and new numbers of the names that stay
+
+
+def rename(names: list[str], clip: lmr.ZeroShot) -> lmr.ZeroShot:
+    """A classifier with the same encoder; a name has the same prototype wherever it occurs."""
+    rows = [torch.randn(WIDTH, generator=torch.Generator().manual_seed(sum(name.encode()))) for name in names]
+    return lmr.ZeroShot(clip.encoder, torch.stack(rows), logit_scale=20.0, names=names, input_shape=(12,))
+
+
+WORDS = ["red ring", "blue star", "green heart", "plain cross", "orange circle", "purple square"]
+OTHERS = ["purple square", "blue ring", "red ring", "striped star", "green heart", "red cross", "green star"]
+
+
+@pytest.mark.parametrize("name", lmr.list_methods())
+def test_the_state_of_every_method_follows_the_names_of_classes_or_it_says_why_not(name: str) -> None:
+    kind, model = lmr.find_method(name), load_tiny()
+    streams = 1 if kind.single_stream_reason else 2
+    method = create(name, model.classifier(WORDS), streams=streams)
+    first, second = draw_batches([8, 4])
+    method.step(first, [k % streams for k in range(8)])
+    before = copy_rows(method)
+    if kind.classes_reason:
+        with pytest.raises(lmr.LmrError, match=kind.classes_reason):
+            method.with_classes(model.classifier(OTHERS))
+        with pytest.raises(lmr.LmrError, match=kind.classes_reason):
+            method.adopt({**method.state_dict(), "classes": "other"})
+        return
+    wider = model.classifier(OTHERS)
+    new, adopted = method.with_classes(wider), create(name, wider, streams=streams)
+    start = copy_rows(adopted)
+    for key, value in new.state.items():
+        old = before[key]
+        axes = [k for k in range(1, value.ndim) if value.shape[k] != old.shape[k]]
+        if not axes:
+            assert torch.equal(value, old), key
+            continue
+        for was, now in PAIRS:
+            assert torch.equal(value.select(axes[0], now), old.select(axes[0], was)) or len(axes) > 1, key
+        fresh = value.select(axes[0], 1)
+        if key in kind.class_sums:
+            torch.testing.assert_close(fresh, old.mean(1))
+        else:
+            assert torch.equal(fresh, start[key].select(axes[0], 1)), key
+    assert are_equal(copy_rows(method), before)
+    adopted.load_state_dict(adopted.adopt(method.state_dict()))
+    assert are_equal(dict(adopted.state), dict(new.state))
+    assert are_equal(dict(method.with_classes(model.classifier(WORDS)).state), before)
+    new.step(second, [k % streams for k in range(4)])
+
+
+def test_a_tensor_with_two_axes_of_classes_follows_along_both() -> None:
+    clip = rename(OLD, make_classifier())
+    method = lmr.create("tda(entropy=(0, 9))", clip)
+    method.step(make_images(40, 1))
+    old = method.state["neg_mask"]
+    new = method.with_classes(rename(NEW, clip)).state["neg_mask"]
+    assert old.shape == (1, 6, 2, 6)
+    assert new.shape == (1, 7, 2, 7)
+    assert old.sum() > 0
+    for was, now in PAIRS:
+        for other, later in PAIRS:
+            assert torch.equal(new[:, now, :, later], old[:, was, :, other])
+    assert not new[:, 1].any()
+    assert not new[..., 1].any()
+
+
+@pytest.mark.parametrize("name", ["lmr", "steady(prior='uniform')", "tent", "tda"])
+def test_mixed_streams_with_new_classes_go_on_as_each_would_alone(name: str) -> None:
+    clip = rename(OLD, make_classifier())
+    method = lmr.create(name, clip, streams=STREAMS)
+    flow(method, range(3))
+    alone = [lmr.create(name, clip) for _ in range(STREAMS)]
+    for stream, one in enumerate(alone):
+        one.load_state_dict(method.state_dict(stream))
+    wider = rename(NEW, clip)
+    method, alone = method.with_classes(wider), [one.with_classes(wider) for one in alone]
+    images, ids = make_images(20, 9), make_ids(20, 9)
+    mixed = method.step(images, ids).logits
+    for stream, one in enumerate(alone):
+        if bool((ids == stream).any()):
+            torch.testing.assert_close(mixed[ids == stream], one.step(images[ids == stream]).logits)
+
+
+def test_a_saved_state_says_its_classes_and_is_adopted_only_if_asked(tmp_path: Path) -> None:
+    clip = rename(OLD, make_classifier())
+    method = lmr.create("lmr", clip, streams=STREAMS)
+    flow(method, range(2))
+    method.save(tmp_path / "old.state", [3])
+    wider = lmr.create("lmr", rename(NEW, clip), streams=2)
+    flow_one(wider, 0, range(1))
+    before = copy_rows(wider)
+    with pytest.raises(lmr.LmrError, match="adopt"):
+        wider.load(tmp_path / "old.state", [1])
+    assert are_equal(copy_rows(wider), before)
+    wider.load(tmp_path / "old.state", [1], adopt=True)
+    assert are_equal(copy_rows(wider, [0]), {key: value[[0]] for key, value in before.items()})
+    assert torch.equal(wider.state["norms"][1], method.state["norms"][3])
+    assert wider.state["bias"][1, 2] == method.state["bias"][3, 0]
+
+
+def test_equal_names_are_told_apart_by_their_order() -> None:
+    clip = make_classifier()
+    method = lmr.create("lmr", rename(["crane", "dog", "crane"], clip))
+    method.state["bias"] = torch.tensor([[1.0, 2.0, 3.0]])
+    new = method.with_classes(rename(["crane", "crane", "crane", "dog"], clip))
+    assert new.state["bias"].tolist() == [[1.0, 3.0, 0.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [(None, "class names"), ("[1, 2]", "class names"), ("[" * 9999, "class names"), ('["a", "b"]', "shape or type")],
+)
+def test_a_forged_vocabulary_is_refused_and_changes_nothing(names: str | None, reason: str) -> None:
+    clip = rename(OLD, make_classifier())
+    state = lmr.create("lmr", clip).state_dict()
+    method = lmr.create("lmr", rename(NEW, clip))
+    before = copy_rows(method)
+    del state["names"]
+    forged = state if names is None else state | {"names": names}
+    with pytest.raises(lmr.LmrError, match=reason):
+        method.load_state_dict(method.adopt(forged))
+    assert are_equal(copy_rows(method), before)
+
+
+def test_other_weights_given_shares_and_nonsense_are_refused() -> None:
+    clip = rename(OLD, make_classifier())
+    method = lmr.create("lmr", clip)
+    other = make_classifier(lambda encoder, _: encoder[0].weight.data.add_(1))  # type: ignore[operator, union-attr]
+    with pytest.raises(lmr.LmrError, match="other weights"):
+        method.with_classes(rename(NEW, other))
+    with pytest.raises(lmr.LmrError, match="got list"):
+        method.with_classes(NEW)  # type: ignore[arg-type]
+    with pytest.raises(lmr.LmrError, match="'prior' has a number for each"):
+        lmr.create("lmr", clip, prior={"cat": 0.5}).with_classes(rename(OLD[::-1], clip))

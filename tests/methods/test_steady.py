@@ -32,6 +32,7 @@ LIFE = (
 )
 BAD = Phase(120, noise=0.2, light=0.8, skew=0.5)
 BEGINS_BAD = (Phase(72, noise=0.2, light=0.8), Phase(104), Phase(93, noise=0.2, light=-0.8))
+OF_NORMS = {"norms", "first", "second", "steps", "gradient", "weight", "gained", "mass"}
 SHARES = (3.0, 0.0, *[1.0] * 10)
 
 
@@ -95,6 +96,8 @@ def check_state(method: lmr.Method, reference: SteadyReference, row: int = 0, to
     names = ["steps", "adapting", "images", "weight", "fresh", "gained", "answers", "mass", "bias", "age", "labels"]
     names += ["last", "recent", "key", "quiet", "looked", "clarity", "predicted"]
     expected |= {name: getattr(reference, name) for name in names}
+    if "norms" not in method.state:
+        expected = {key: expected[key] for key in expected.keys() - OF_NORMS}
     assert set(expected) == set(method.state)
     for key, value in expected.items():
         difference = (method.state[key][row].double() - torch.as_tensor(value, dtype=torch.float64)).abs().max().item()
@@ -210,6 +213,20 @@ def test_float32_answers_are_the_same_for_every_batching() -> None:
     for logits in others:
         torch.testing.assert_close(logits, expected, atol=1e-4, rtol=0)
     assert (expected - follow(BEGINS_BAD)[1]).abs().max() < 1e-2
+
+
+@pytest.mark.parametrize("prior", ["history", "uniform"])
+def test_bias_alone_adapts_at_the_cost_of_the_frozen_model_without_a_learning_rate(prior: str) -> None:
+    images, values = draw_life(LIFE[1:3]), FAST | {"lr": 0.0, "prior": prior}
+    method, reference = lmr.create("steady", make_classifier(), **values), make_reference(**values)
+    torch.testing.assert_close(flow(method, images, 20), reference.step(images), atol=1e-9, rtol=0)
+    check_state(method, reference)
+    assert max(map(abs, reference.bias)) > 0.1
+    adapted = method.classifier(images[:5]) + torch.tensor(reference.bias, dtype=torch.float64)
+    torch.testing.assert_close(method.predict(images[:5]).logits, adapted, atol=1e-9, rtol=0)
+    passes = count_passes(method, 20)
+    assert passes is not None
+    assert (passes.forwards, passes.backwards, method.trainable) == (1, 0, 0)
 
 
 # States.

@@ -42,7 +42,7 @@ def count_all(method: Method) -> Tensor:
 def test_shares_by_name_are_those_in_order() -> None:
     assert make_method(prior={"Blue_star": 0.6}).spec == make_method(prior=(0.2, 0.6, 0.2)).spec
     assert lmr.create("lmr(prior={'red ring': 1})", make_classifier(), preset="auto").prior == (1, 0, 0)  # type: ignore[attr-defined]
-    with pytest.raises(lmr.LmrError, match="Did you mean 'blue star'"):
+    with pytest.raises(lmr.LmrError, match="did you mean 'blue star'"):
         make_method(prior={"blu star": 0.6})
 
 

@@ -22,6 +22,7 @@ from lmr.watch.settings import Thresholds, WatchSettings
 from lmr.watch.signals import Tally
 from lmr.watch.stream_watch import StreamWatch
 from lmr.watch.watched import describe_batch, split_batch
+from tiny_models import draw_batches, load_tiny
 
 METHODS = lmr.list_methods()
 MANY = [name for name in METHODS if not lmr.find_method(name).single_stream_reason]
@@ -806,3 +807,39 @@ def test_info_is_of_the_streams_in_the_batch() -> None:
     assert set(info["signals"]) == {0, 2}
     assert info["events"] == []
     assert info["compared"] == {part.stream: [(part.places.index(k), 1) for k in part.compared] for part in parts}
+
+
+def test_other_classes_keep_health_snapshots_and_undo_and_begin_signals_and_canaries_anew(tmp_path: Path) -> None:
+    model = load_tiny()
+    rules = dataclasses.replace(CALM, thresholds=dataclasses.replace(CALM.thresholds, quiet=1))
+    watched = lmr.Watched(lmr.create("lmr", model.classifier(["red ring", "blue star"]), streams=2), rules)
+    for images in draw_batches([6, 6, 6]):
+        watched.step(images, [0, 1] * 3)
+    watched.rollback(1)
+    watched.pause(0)
+    before = watched.watches[1]
+    assert before.snapshots
+    assert before.undo
+    assert before.tally.compared or watched.watches[0].tally.compared
+    watched.save(tmp_path / "old.state")
+    wider = model.classifier(["green heart", "red ring", "blue star"])
+    new = watched.with_classes(wider)
+    adopted = lmr.Watched(lmr.create("lmr", wider, streams=2), rules)
+    with pytest.raises(lmr.LmrError, match="other classes"):
+        adopted.load(tmp_path / "old.state")
+    adopted.load(tmp_path / "old.state", adopt=True)
+    assert are_equal(adopted.state_dict(), new.state_dict())
+    assert new.health == watched.health == [Level.PAUSED, Level.ROLLED_BACK]
+    assert new.events == watched.events
+    after = new.watches[1]
+    assert after.signals.compared == 0
+    assert after.canaries.images is None
+    assert [one.step for one in after.snapshots] == [one.step for one in before.snapshots]
+    assert torch.equal(after.snapshots[0].tensors["bias"][:, 1:], before.snapshots[0].tensors["bias"])
+    state = new.state_dict(1)["tensors"]
+    new.undo(1)
+    assert not torch.equal(new.state["norms"][1:], state["norms"])
+    assert torch.equal(new.state["norms"][1:], before.undo.tensors["norms"])
+    new.resume(0)
+    new.step(draw_batches([4])[0], [0, 1] * 2)
+    assert new.signals(0).compared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -158,6 +159,16 @@ class ZeroShot:
             return {"backbone": encoder, "classes": hashlib.sha256(facts.encode()).hexdigest()}
         scale = torch.tensor([self.logit_scale, self.logit_bias], dtype=torch.float64)
         return {"backbone": encoder, "classes": digest_tensors({"prototypes": prototypes, "scale": scale})}
+
+    def stand_in(self, names: Sequence[str], digest: str) -> Self:
+        """Return a copy of this classifier for states of other classes, of which only the names and digest are known.
+
+        Its prototypes mean nothing.
+        """
+        other = copy.copy(self)
+        other._prototypes, other.names = self.prototypes[:1].repeat(len(names), 1), tuple(names)
+        other._fingerprint = count_moves(self.encoder), self.fingerprint | {"classes": digest}
+        return other
 
     @property
     def keeps_tokens(self) -> bool:

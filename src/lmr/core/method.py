@@ -6,7 +6,9 @@ the rows of the batch's streams from the state, calls ``adapt``, checks the resu
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 import math
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +28,7 @@ from lmr.core.log import LOGGER
 from lmr.core.placement import Device
 from lmr.core.prediction import AdaptedParameters, Prediction, State, Step
 from lmr.core.spec import convert, format_spec
-from lmr.core.state import Saved, convert_tensor, find_within
+from lmr.core.state import Saved, carry_classes, convert_tensor, find_within, number_names, read_names
 from lmr.core.streams import StreamIds, Streams, choose_rows
 
 Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
@@ -82,6 +84,8 @@ class Method(Saved):
     scores: ClassVar[Scores] = Scores.COSINES
     single_stream_reason: ClassVar[str] = ""  # why it serves one stream only; empty if it serves many
     export_reason: ClassVar[str] = "it does not define '_export'"  # why it cannot be exported
+    classes_reason: ClassVar[str] = ""  # why its state cannot follow other classes; empty if it can
+    class_sums: ClassVar[tuple[str, ...]] = ()  # state tensors [C] in which a new class begins with the others' mean
     needs_images: ClassVar[bool] = True  # False: images are only passed to the classifier, so tokens will do
     takes_views: ClassVar[bool] = False  # ``step`` also takes given views [B, V, ...] of each image, the image first
     grows: ClassVar[tuple[str, ...]] = ()  # state tensors [1, n, ...] whose n grows with the stream
@@ -294,12 +298,51 @@ class Method(Saved):
         with self._hold():
             return self
 
+    def with_classes(self, classifier: ZeroShot) -> Self:
+        """Return this method for other classes of the same model, with the states of all its streams.
+
+        What the state keeps per class follows the name of the class: it stays for names that both have, and is that of
+        a new stream, or the mean of the other classes, for new names. Norms and moments stay. Prompts may differ too.
+
+        Examples:
+            >>> import lmr, torch
+            >>> backbone = lmr.load("pocket")
+            >>> method = lmr.create("lmr", backbone.classifier(["red ring", "blue star"]))
+            >>> _ = method.step(torch.randn(4, 3, 32, 32))
+            >>> wider = method.with_classes(backbone.classifier(["blue star", "green heart", "red ring"]))
+            >>> wider.state["predicted"][0, [2, 0]].equal(method.state["predicted"][0]), wider.state["mass"].shape
+            (True, torch.Size([1, 3]))
+        """
+        if not isinstance(classifier, ZeroShot):
+            raise LmrError(f"Expected a classifier of the new classes, got {type(classifier).__name__}.")
+        if classifier.fingerprint["backbone"] != self.classifier.fingerprint["backbone"]:
+            raise LmrError("The classifier of the new classes has other weights than this method; load the same model.")
+        values = {key: getattr(self, key) for key in list_arguments(type(self))}
+        self._check_follows(values)
+        new = type(self)(classifier, streams=self.streams, **values)
+        with self._session():
+            new.state = self._carry(self.state, new)
+        return new
+
+    def adopt(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a state of other classes as one of the classes of this method, as ``with_classes`` carries it over."""
+        with self._session():
+            if not isinstance(state, Mapping) or state.get("classes") == self.classifier.fingerprint["classes"]:
+                return state
+            old = self._stand_in_for(state)
+            old.load_state_dict(state)
+            return {**self._identify(), "tensors": old._carry(old.state, self)}
+
     def state_dict(self, streams: StreamIds = None) -> dict[str, Any]:
         """Return a copy of the state of all streams, or of the named ones, with the method and model it belongs to."""
         with self._hold():
             rows = self._rows(streams)
             tensors = {key: value[rows].clone() for key, value in self.state.items()}
-            return {"spec": self.spec, **self.classifier.fingerprint, "tensors": tensors}
+            return {**self._identify(), "tensors": tensors}
+
+    def _identify(self) -> dict[str, str]:
+        """Return what a state belongs to: the spec of the method, digests of model and classes, and the class names."""
+        return {"spec": self.spec, **self.classifier.fingerprint, "names": json.dumps(self.classifier.names)}
 
     def load_state_dict(self, state: Mapping[str, Any], streams: StreamIds = None) -> None:
         """Load a state into all streams, or into the named ones. A state that does not fit changes nothing."""
@@ -518,19 +561,24 @@ class Method(Saved):
             raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
         if "watch" in state:
             raise LmrError("The state is that of a watched method; load it into lmr.Watched(method) instead.")
-        if state.get("spec") != self.spec:
-            raise LmrError(f"The state belongs to {state.get('spec')}, not to {self.spec}; create that one.")
-        for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):
-            if state.get(part) != self.classifier.fingerprint[part]:
-                raise LmrError(
-                    f"The state was made with other {word} than this method has; load those, or start without it."
-                )
+        self._check_identity(state)
         tensors: Mapping[str, Tensor] = state["tensors"]
         if set(tensors) != set(self.state):
             wrong = ", ".join(sorted(set(tensors) ^ set(self.state)))
             raise LmrError(f"The state does not have the tensors of {self.name}: {wrong} is missing or unexpected.")
         self._check_fit(tensors, rows)
         return tensors
+
+    def _check_identity(self, state: Mapping[str, Any]) -> None:
+        """Refuse a state of another method, model or classes."""
+        if state.get("spec") != self.spec:
+            raise LmrError(f"The state belongs to {state.get('spec')}, not to {self.spec}; create that one.")
+        for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):
+            if state.get(part) != self.classifier.fingerprint[part]:
+                hint = ", adopt it (--adopt)" if part == "classes" else ""
+                raise LmrError(
+                    f"The state was made with other {word} than this method has; load those{hint}, or start without it."
+                )
 
     def _check_fit(self, tensors: Mapping[str, Tensor], rows: int) -> None:
         """Refuse tensors that this method could not continue with."""
@@ -551,6 +599,48 @@ class Method(Saved):
             if not bool(find_within(value, low, high).all()):
                 limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
                 raise LmrError(f"Expected values {limits} in the tensor {key!r} of the state; the state is damaged.")
+
+    # Other classes.
+
+    def _check_follows(self, values: Mapping[str, Any]) -> None:
+        """Refuse to change the classes of a method whose state or arguments cannot follow."""
+        if self.classes_reason:
+            raise LmrError(f"{self.name} cannot change its classes: {self.classes_reason}; start a new one.")
+        hints = typing.get_type_hints(type(self))
+        for key, value in values.items():
+            kinds = (hints[key], *typing.get_args(hints[key]))
+            if isinstance(value, tuple) and any(typing.get_args(kind)[1:] == (...,) for kind in kinds):
+                raise LmrError(
+                    f"{self.name} cannot change its classes: {key!r} has a number for each of the old ones; start a "
+                    "new one with numbers for the new classes."
+                )
+
+    def _stand_in_for(self, state: Mapping[str, Any]) -> Self:
+        """Return a stand-in of this method, into which a state of other classes can be loaded."""
+        self._check_follows({})
+        tensors = state.get("tensors")
+        count = tensors.get("predicted") if isinstance(tensors, Mapping) else None
+        if not isinstance(count, Tensor) or not count.ndim or not len(count):
+            raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
+        return self._stand_in(read_names(state), str(state.get("classes")), len(count))
+
+    def _stand_in(self, names: Sequence[str], digest: str, streams: int) -> Self:
+        """Return a copy of this method with new streams of other classes, which holds states but cannot step."""
+        other = copy.copy(self)
+        other.classifier, other.streams = self.classifier.stand_in(names, digest), streams
+        other.state = other._begin_streams(streams)
+        return other
+
+    def _carry(self, tensors: Mapping[str, Tensor], new: Method) -> State:
+        """Return the tensors [n, ...] of a state of this method for the classes of ``new``."""
+        old, now = (number_names(method.classifier.names) for method in (self, new))
+        pairs = [(old[name], place) for name, place in now.items() if name in old]
+        start, wider = new._begin_streams(1), self._stand_in([*self.classifier.names, ""], "", 1).state
+        carried = {}
+        for key, value in tensors.items():
+            axes = [axis for axis in range(1, value.ndim) if value.shape[axis] != wider[key].shape[axis]]
+            carried[key] = carry_classes(value, start[key], axes, pairs, mean=key in self.class_sums)
+        return carried
 
 
 def list_arguments(method: type[Method]) -> list[str]:

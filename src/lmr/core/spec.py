@@ -7,10 +7,12 @@ import difflib
 import numbers
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from lmr.core.errors import LmrError
+
+_PLURALS = {"men": "man", "women": "woman", "children": "child", "people": "person", "mice": "mouse", "geese": "goose"}
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
@@ -46,6 +48,41 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """`` Did you mean ...?`` for the nearest known word, or nothing."""
     near = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.5)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def find_near(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Return the known names nearest to one: its singular or plural first, then those that are spelt alike.
+
+    Examples:
+        >>> from lmr.core.spec import find_near
+        >>> find_near("Pickup_trucks", ["wolf", "pickup truck"]), find_near("dgo", ["cat", "dog"])
+        (['pickup truck'], ['dog'])
+    """
+    names = {simplify_name(one): one for one in known}
+    plain = simplify_name(name)
+    same = [one for one in names if _drop_number(one) == _drop_number(plain)]
+    alike = difflib.get_close_matches(plain, names, n=count, cutoff=0.55)
+    return [names[one] for one in dict.fromkeys([*same, *alike])][:count]
+
+
+def list_unknown(unknown: Sequence[str], known: Collection[str], most: int = 20) -> str:
+    """Return unknown names as a list for an error message, each with the known names nearest to it."""
+    parts = [
+        f"{name!r} (did you mean {' or '.join(map(repr, near))}?)" if (near := find_near(name, known)) else repr(name)
+        for name in unknown[:most]
+    ]
+    return ", ".join(parts) + (f" and {len(unknown) - most} more" if len(unknown) > most else "")
+
+
+def _drop_number(name: str) -> str:
+    """Return one form for the singular and the plural of an English noun; it need not be a word."""
+    start, _, word = name.rpartition(" ")
+    word = _PLURALS.get(word, word)
+    if word.endswith(("ies", "ves")):
+        word = word[:-3] + {"i": "y", "v": "f"}[word[-3]]
+    elif word.endswith("s") and not word.endswith(("ss", "us")):
+        word = word[:-1]
+    return f"{start} {word.removesuffix('e')}"
 
 
 def simplify_name(name: str) -> str:

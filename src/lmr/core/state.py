@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -125,6 +126,54 @@ def find_within(value: Tensor, low: float | None, high: float | None) -> Tensor:
     return (smallest >= (info.min if low is None else low)) & (largest <= (info.max if high is None else high))
 
 
+def read_names(state: Mapping[str, Any]) -> list[str]:
+    """Return the class names of a state; an LmrError if it does not say them."""
+    try:
+        names = json.loads(str(state["names"]))
+    except (KeyError, ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise LmrError("The state does not say its class names; it is damaged, or of an earlier lmr.")
+    return names
+
+
+def number_names(names: Sequence[str]) -> dict[tuple[str, int], int]:
+    """Return the number of every class by its name and, as names may be equal, by how many before it have the same."""
+    seen: Counter[str] = Counter()
+    numbers = {}
+    for place, name in enumerate(names):
+        numbers[name, seen[name]] = place
+        seen[name] += 1
+    return numbers
+
+
+def carry_classes(
+    value: Tensor, start: Tensor, axes: list[int], pairs: Sequence[tuple[int, int]], *, mean: bool
+) -> Tensor:
+    """Return a state tensor [n, ...] for other classes: ``start`` [1, ...], with the classes that stay along all axes.
+
+    ``pairs`` are the old and the new numbers of these classes. With ``mean`` new classes have the mean of the old ones.
+    """
+    if not axes:
+        return value.clone()
+    result = start.repeat(len(value), *[1] * (value.ndim - 1))
+    if not pairs:
+        return result
+    if mean:
+        result[:] = value.mean(axes, keepdim=True)
+    old, new = (_spread_index(value.ndim, axes, torch.tensor(side)) for side in zip(*pairs, strict=True))
+    result[new] = value[old]
+    return result
+
+
+def _spread_index(ndim: int, axes: Sequence[int], numbers: Tensor) -> tuple[slice | Tensor, ...]:
+    """Return an index that takes these numbers along every one of the axes, and everything along the others."""
+    index: list[slice | Tensor] = [slice(None)] * ndim
+    for place, axis in enumerate(axes):
+        index[axis] = numbers.view([-1 if k == place else 1 for k in range(len(axes))])
+    return tuple(index)
+
+
 class Saved:
     """Saving to files and bytes, for a class that defines ``state_dict`` and ``load_state_dict``."""
 
@@ -136,15 +185,22 @@ class Saved:
         """Load a state into all streams, or into the named ones. A state that does not fit changes nothing."""
         raise NotImplementedError
 
+    def adopt(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a state of other classes as one of the classes of this method."""
+        raise NotImplementedError
+
     def save(
         self, path: str | os.PathLike[str], streams: StreamIds = None, notes: Mapping[str, str] | None = None
     ) -> None:
         """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
         write_atomically(path, self.dump(streams, notes))
 
-    def load(self, path: str | os.PathLike[str], streams: StreamIds = None) -> dict[str, str]:
-        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing."""
-        return self._load(*read_state(path), repr(os.fspath(path)), streams)
+    def load(self, path: str | os.PathLike[str], streams: StreamIds = None, *, adopt: bool = False) -> dict[str, str]:
+        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing.
+
+        With ``adopt`` the state may have other classes, as ``with_classes`` carries them over.
+        """
+        return self._load(*read_state(path), repr(os.fspath(path)), streams, adopt=adopt)
 
     def dump(self, streams: StreamIds = None, notes: Mapping[str, str] | None = None) -> bytes:
         """Return the content of the file that ``save`` writes."""
@@ -160,10 +216,17 @@ class Saved:
         return self._load(*decode_state(content, name.capitalize()), name, streams)
 
     def _load(
-        self, tensors: Mapping[str, Tensor], facts: Mapping[str, str], name: str, streams: StreamIds
+        self,
+        tensors: Mapping[str, Tensor],
+        facts: Mapping[str, str],
+        name: str,
+        streams: StreamIds,
+        *,
+        adopt: bool = False,
     ) -> dict[str, str]:
+        state: Mapping[str, Any] = {**facts, "tensors": tensors}
         try:
-            self.load_state_dict({**facts, "tensors": tensors}, streams)
+            self.load_state_dict(self.adopt(state) if adopt else state, streams)
         except LmrError as error:
             raise LmrError(f"Cannot use {name}: {error}") from error
         return {key.removeprefix("note."): value for key, value in facts.items() if key.startswith("note.")}

@@ -57,6 +57,7 @@ class ECALP(Method):
     scores = Scores.LABELS
     export_reason = "its answer depends on a graph of images, not on norms, prototypes and a bias alone"
     single_stream_reason = "the graph of a stream grows with it, so the tensors of two streams would differ in length"
+    classes_reason = "its graph links images to classes"
     grows: ClassVar[tuple[str, ...]] = ("features", "images", "similarity", "classes", "cosines", "label", "value")
 
     k_text: int = 3  # classes an image is linked to

@@ -8,31 +8,22 @@ subtract the stream's persistent class preference from the answer (bias correcti
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.norms import NormMethod
+from lmr.core.bases.margin import MarginMethod
 from lmr.core.card import Card, Preset, Role, Switch
-from lmr.core.functional.margin import (
-    FEW_CLASSES,
-    TEN_CLASSES,
-    adapt_margin,
-    correct_bias,
-    find_candidates,
-    gate,
-    measure_margin,
-    restoration_loss,
-)
+from lmr.core.functional.margin import TEN_CLASSES, adapt_margin, correct_bias, restoration_loss
 from lmr.core.functional.pace import USUAL_BATCH, count_waiting, pace_bias, select_samples
 from lmr.core.functional.prior import Prior, parse_prior
-from lmr.core.method import COUNTS, SHARES, Ranges
+from lmr.core.method import COUNTS, Ranges
 from lmr.core.optim import Optimizer
-from lmr.core.prediction import AdaptedParameters, State, Step
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams
 
@@ -64,52 +55,42 @@ _CARD = Card(
 
 
 @register("lmr", _CARD)
-class LMR(NormMethod):
+class LMR(MarginMethod):
     """Local Margin Restoration: protected margins, adaptive targets, bias correction.
+
+    ``MarginMethod`` has the arguments of eqs. 5 to 17 and measures margins (eqs. 5-8, 10).
 
     With ``share`` below 1, only that share of each stream's samples enters margin, mass, loss and step; all images are
     answered, and all answers enter the bias correction. With ``pace="image"``, lr, eta and mu hold for 64 images.
     """
 
     needs_images = False
+    class_sums = ("mass", "running")
 
-    lr: float = 1e-3  # learning rate of Adam
-    delta: float = 0.03  # width of the candidate set, in cosines (eq. 5)
-    negatives: int = 5  # K, the number of hardest classes outside the candidate set (eq. 8)
-    tau: float = 0.3  # confidence below which a sample does not enter the loss (eq. 10)
-    gamma0: float = 4.0  # target margin of a class with its fair share of the mass (eq. 14)
-    beta: float = 1.0  # how fast the target falls with a class's share of the mass (eq. 14)
-    eta: float = 0.05  # step size of the bias correction (eq. 17)
-    mu: float = 0.8  # memory of the running prediction (eq. 16)
-    clip: float = 2.0  # largest absolute bias
-    eps: float = 1e-6  # epsilon of all equations
     pmr: bool = True  # protected margin restoration: the step on the norms
     am: bool = True  # adaptive margin: the target depends on the class's share of the mass
     bc: bool = True  # bias correction of the answers
-    positives: Literal["gap", "top1"] = "gap"  # candidate set by the gap delta, or the top class alone
+    positives: Literal["gap", "top1"] = "gap"  # candidate set by the gap delta, or the top class alone (eq. 5)
     emit: Literal["after", "before"] = "after"  # answer with the norms after or before the step
     pace: Literal["batch", "image"] = "batch"  # lr, eta and mu hold for a batch, or for 64 images
     share: float = 1.0  # share of each stream's samples in a batch that enter the loss, evenly spaced
     prior: Prior = "uniform"  # class shares that the bias correction drives answers to: equal as published, or given
 
     def prepare(self) -> None:
-        self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
-        self._require_between(0, 1 - 1e-9, "tau", "mu")
-        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "eps", "share")
-        self._require_count("negatives", most=10**9)
+        super().prepare()
+        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "share")
         self._shares = None if self.prior == "uniform" else parse_prior(self.prior, self.classifier.prototypes)
         self.optim = Optimizer("adam", self.lr, unit=1 if self.pace == "batch" else USUAL_BATCH)
-        if self.pmr:
-            super().prepare()
+
+    def _restores(self) -> bool:
+        return self.pmr
 
     def begin(self) -> Mapping[str, Tensor | int]:
         zeros = self.classifier.prototypes.new_zeros(self.classifier.classes)
-        norms = super().begin() if self.pmr else {}
-        return {**norms, "mass": zeros, "bias": zeros, "running": zeros, "images": 0, "waiting": 0}
+        return {**super().begin(), "mass": zeros, "bias": zeros, "running": zeros, "images": 0, "waiting": 0}
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        own: Ranges = {"mass": (0, None), "bias": (-self.clip, self.clip), "running": SHARES}
-        return super().ranges(state) | own | {"images": COUNTS, "waiting": COUNTS}
+        return super().ranges(state) | {"waiting": COUNTS}
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         seen = state["images"]
@@ -139,7 +120,8 @@ class LMR(NormMethod):
         """
         selected = select_samples(streams, self.share)
         chosen, some = (images, streams) if self.share == 1 else (images[selected], streams.take(selected))
-        measured = self.tower.measure(chosen, state["norms"], some, self._measure)  # eqs. 2, 5-8, 10; first forward
+        measure = partial(self._measure, positives=self.positives)
+        measured = self.tower.measure(chosen, state["norms"], some, measure)  # eqs. 2, 5-8, 10; first forward
         margin, reliable, before, weight, top, size = measured.values
         mass = state["mass"] + some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))  # eq. 12
         target = torch.full_like(margin, self.gamma0)
@@ -156,33 +138,3 @@ class LMR(NormMethod):
         stale = ~selected | streams.spread(stepped) if self.emit == "after" else ~selected
         info = {"gate_share": some.mean(reliable), "protected_size": some.mean(size), "loss": loss, "stepped": stepped}
         return new, logits, stale, info
-
-    def _measure(self, cosines: Tensor) -> tuple[Tensor, ...]:
-        """Return each sample's margin, whether it enters the loss, logits, weight, top class and size of its set."""
-        logits, fixed = self.classifier.logits(cosines), cosines.detach()
-        candidates = find_candidates(fixed, self.delta, self.positives)  # eq. 5
-        margin, negatives = measure_margin(logits, fixed, candidates, self.negatives, self.eps)  # eqs. 6-8
-        weight = gate(logits, self.tau) * negatives.any(1)  # eq. 10
-        return margin, weight > 0, logits, weight, fixed.argmax(1), candidates.sum(1)
-
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        logits = self.tower.logits(images, state["norms"], streams) if self.pmr else self.classifier(images)
-        return logits + streams.spread(state["bias"])  # eq. 15
-
-    def _export(self, state: State) -> AdaptedParameters:
-        return dataclasses.replace(super()._export(state), offset=state["bias"][0].clone())
-
-    @classmethod
-    def choose_values(cls, classes: int) -> dict[str, Any]:
-        return dict(TEN_CLASSES) if classes < FEW_CLASSES else {}
-
-    @property
-    def trainable(self) -> int:
-        return super().trainable if self.pmr else 0
-
-    @property
-    def margin_width(self) -> float:
-        return self.delta
-
-    def logit_offset(self) -> Tensor:
-        return self.state["bias"]

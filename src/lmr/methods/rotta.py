@@ -101,6 +101,8 @@ class RoTTA(NormMethod):
     authors also replace its statistics; here only LayerNorms adapt. The state holds ``memory`` images.
     """
 
+    classes_reason = "its memory holds numbers of classes"
+
     lr: float = 1e-3  # learning rate of the student's Adam
     memory: int = 64  # images in the memory
     every: int = 64  # images between two steps

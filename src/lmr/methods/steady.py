@@ -18,7 +18,6 @@ measurements.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -26,21 +25,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.norms import NormMethod
-from lmr.core.card import Card, Preset, Role
-from lmr.core.functional.margin import (
-    FEW_CLASSES,
-    TEN_CLASSES,
-    adapt_margin,
-    correct_bias,
-    find_candidates,
-    gate,
-    measure_margin,
-)
+from lmr.core.bases.margin import MarginMethod
+from lmr.core.card import Card, Preset, Role, Switch
+from lmr.core.functional.margin import TEN_CLASSES, adapt_margin, correct_bias
 from lmr.core.functional.prior import parse_prior, share_counts
-from lmr.core.method import COUNTS, SHARES, Phase, Ranges
+from lmr.core.method import Phase, Ranges
 from lmr.core.optim import Optimizer
-from lmr.core.prediction import AdaptedParameters, State, Step
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams, choose_rows
 
@@ -67,37 +58,29 @@ _CARD = Card(
         "cifar10-c": Preset(TEN_CLASSES, "values of LMR for CIFAR-10-C"),
     },
     gated=True,
+    switches=(Switch({}, 1.0), Switch({"lr": 0.0}, 0.8)),  # on balanced streams of 3,000 images: docs/steady.md
 )
 
 
 @register("steady", _CARD)
-class Steady(NormMethod):
+class Steady(MarginMethod):
     """LMR with the class shares of quiet times: the frozen model until the images change.
 
     With ``prior="history"`` the stream is expected to begin with ordinary images. With "uniform" or given shares it
-    adapts from the first image on.
+    adapts from the first image on. With ``lr=0.0`` only the bias adapts, at the cost of the frozen model.
     """
 
-    lr: float = 1e-3  # learning rate of Adam
-    delta: float = 0.03  # width of the candidate set, in cosines (eq. 5)
-    negatives: int = 5  # K, the number of hardest classes outside the candidate set (eq. 8)
-    tau: float = 0.3  # confidence below which a sample does not enter the loss (eq. 10)
-    gamma0: float = 4.0  # target margin of a class with its fair share of the mass (eq. 14)
-    beta: float = 1.0  # how fast the target falls with a class's share of the mass (eq. 14)
-    eta: float = 0.05  # step size of the bias correction (eq. 17)
-    mu: float = 0.8  # memory of the running prediction (eq. 16)
-    clip: float = 2.0  # largest absolute bias
-    eps: float = 1e-6  # epsilon of all equations
+    class_sums = ("mass", "running", "history")
+
     prior: Literal["history", "uniform"] | tuple[float, ...] = "history"  # class shares: counted, equal, or given
 
     def prepare(self) -> None:
-        self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
-        self._require_between(0, 1 - 1e-9, "tau", "mu")
-        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "eps")
-        self._require_count("negatives", most=10**9)
+        super().prepare()
         self.optim = Optimizer("adam", self.lr)
         self._given = None if self.prior == "history" else parse_prior(self.prior, self.classifier.prototypes)
-        super().prepare()
+
+    def _restores(self) -> bool:
+        return self.lr > 0
 
     def begin(self) -> Mapping[str, Tensor | int]:
         zero = self.classifier.prototypes.new_zeros(())
@@ -119,49 +102,45 @@ class Steady(NormMethod):
         }
 
     def _begin_domain(self) -> dict[str, Tensor]:
-        """Return what adapting to one domain starts with."""
+        """Return what adapting to one domain starts with.
+
+        Since the last step, "answers" sums probabilities, "fresh" counts new images, and "gradient", "weight" and
+        "gained" sum those of eqs. 9, 10 and 12. "age" counts new images of the domain.
+        """
         zero = self.classifier.prototypes.new_zeros(())
         classes = zero.repeat(self.classifier.classes)
+        bias = {"answers": classes, "bias": classes, "running": classes, "fresh": zero, "age": zero}
+        if not self._restores():
+            return bias
         norms = {key: torch.as_tensor(value) for key, value in super().begin().items()}
-        return {
-            **norms,
-            "gradient": torch.zeros_like(norms["norms"]),  # sums since the last step, as the four below
-            "weight": zero,
-            "fresh": zero,  # new images
-            "gained": classes,  # mass
-            "answers": classes,  # probabilities
-            "mass": classes + 1 / self.classifier.classes,  # every class has its fair share at first
-            "bias": classes,
-            "running": classes,
-            "age": zero,  # new images of this domain
-        }
+        gathered = {"gradient": torch.zeros_like(norms["norms"]), "weight": zero, "gained": classes}
+        return norms | bias | gathered | {"mass": classes + 1 / self.classifier.classes}  # at first a fair share each
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        sums = ("weight", "fresh", "gained", "answers", "mass", "age", "history", "labels", "looked")
-        own: Ranges = dict.fromkeys((*sums, "clarity", "quiet_clarity"), (0, None)) | {"running": SHARES}
-        own |= {"bias": (-self.clip, self.clip), "adapting": (0, 1), "images": COUNTS}
+        sums = ("weight", "fresh", "gained", "answers", "age", "history", "labels", "looked")
+        own: Ranges = dict.fromkeys((*sums, "clarity", "quiet_clarity"), (0, None)) | {"adapting": (0, 1)}
         return super().ranges(state) | own
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         signs = describe_pixels(images).to(self.classifier.prototypes.dtype)
         novelty = measure_novelty(signs, state["last"], state["images"] > 0, streams)
-        quiet = streams.spread(state["adapting"] == 0)
+        known = streams.spread(state["adapting"] == 0) | (not self._restores())  # frozen logits, in one forward
         logits = signs.new_zeros(len(images), self.classifier.classes)
-        if bool(quiet.any()):
-            logits[quiet] = self.classifier(images[quiet])
+        if bool(known.any()):
+            logits[known] = self.classifier(images[known])
         adapted = torch.zeros_like(state["images"])
         stepped = torch.zeros_like(state["adapting"], dtype=torch.bool)
-        reliable, rank = torch.zeros_like(quiet), streams.rank()
+        reliable, rank = torch.zeros_like(known), streams.rank()
         block = (streams.spread(state["images"] % BLOCK) + rank) // BLOCK
         for number in range(int(block.max()) + 1):
             own = block == number
-            some, steps = streams.take(own), state["steps"]
+            some, steps = streams.take(own), state.get("steps", adapted)
             adapted = adapted + some.sizes * (state["adapting"] > 0)
             logits[own], reliable[own], state = self._answer_block(
-                images[own], logits[own], quiet[own], novelty[own], state, some
+                images[own], logits[own], known[own], novelty[own], state, some
             )
             state = self._watch_block(logits[own], signs[own], novelty[own], state, some)
-            stepped |= state["steps"] > steps
+            stepped |= state.get("steps", steps) > steps
         last = rank == streams.spread(streams.sizes - 1)
         state = state | {"last": streams.sum(signs * last.unsqueeze(1))}
         facts = {"gate_share": streams.mean(reliable), "stepped": stepped, "adapted": adapted}
@@ -181,32 +160,20 @@ class Steady(NormMethod):
         if not bool(adapting.any()):
             return logits, torch.zeros_like(adapting), state
         own, novelty = streams.take(adapting), novelty[adapting]
-        measured = self.tower.measure(images[adapting], state["norms"], own, self._measure)  # eqs. 2, 5-8, 10
-        margin, used, before, weight, top = measured.values
-        weight = weight * novelty
-        target = adapt_margin(state["mass"], torch.zeros_like(weight), top, own, self.gamma0, self.beta, self.eps)
-        gradient = measured.pull_back(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
+        before, reliable, new = logits[adapting], torch.zeros_like(adapting), dict[str, Tensor]()
+        if self._restores():
+            measured = self.tower.measure(images[adapting], state["norms"], own, self._measure)  # eqs. 2, 5-8, 10
+            margin, reliable[adapting], before, weight, top, _ = measured.values
+            weight = weight * novelty
+            target = adapt_margin(state["mass"], torch.zeros_like(weight), top, own, self.gamma0, self.beta, self.eps)
+            new["gradient"] = measured.pull_back(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
+            new["weight"] = own.sum(weight)
+            new["gained"] = own.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))
         answers = before + own.spread(state["bias"])  # eq. 15
         logits[adapting] = answers
-        gained = F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1)
-        new = {
-            "gradient": gradient,
-            "weight": own.sum(weight),
-            "fresh": own.sum(novelty),
-            "age": own.sum(novelty),
-            "gained": own.sum(gained),
-            "answers": own.sum(answers.softmax(1) * novelty.unsqueeze(1)),
-        }
-        reliable = adapting.masked_scatter(adapting, used)
+        new["fresh"] = new["age"] = own.sum(novelty)
+        new["answers"] = own.sum(answers.softmax(1) * novelty.unsqueeze(1))
         return logits, reliable, state | {key: state[key] + value for key, value in new.items()}
-
-    def _measure(self, cosines: Tensor) -> tuple[Tensor, ...]:
-        """Return each sample's margin, whether it enters the loss, logits, weight and top class."""
-        logits, fixed = self.classifier.logits(cosines), cosines.detach()
-        candidates = find_candidates(fixed, self.delta)  # eq. 5
-        margin, negatives = measure_margin(logits, fixed, candidates, self.negatives, self.eps)  # eqs. 6-8
-        weight = gate(logits, self.tau) * negatives.any(1)  # eq. 10
-        return margin, weight > 0, logits, weight, fixed.argmax(1)
 
     def _watch_block(self, logits: Tensor, signs: Tensor, novelty: Tensor, state: State, streams: Streams) -> State:
         """Return the state after images of one block: count labels, and decide where the block has ended."""
@@ -234,18 +201,20 @@ class Steady(NormMethod):
         enough = (state["adapting"] > 0) & (state["fresh"] >= (state["age"] / PATIENCE).clamp(min=STEP))
         if not bool(enough.any()):
             return state
-        stepped = enough & (state["weight"] > 0)
-        gradient = state["gradient"] / (state["weight"] + self.eps).unsqueeze(1).to(state["norms"].dtype)  # of eq. 9
         mean = state["answers"] / state["fresh"].clamp(min=TINY).unsqueeze(1)  # u of eq. 16
         begun = state["running"].sum(1) > 0
         shares = share_counts(state["history"]) if self._given is None else self._given
         bias, running = correct_bias(  # eqs. 16, 17
             state["bias"], state["running"], begun, mean, self.eta, self.mu, self.clip, self.eps, shares
         )
-        new = {"bias": bias, "running": running, "mass": state["mass"] + state["gained"]}  # eq. 12
-        new |= {key: torch.zeros_like(state[key]) for key in ("gradient", "weight", "fresh", "gained", "answers")}
+        new = {"bias": bias, "running": running}
+        if self._restores():
+            new["mass"] = state["mass"] + state["gained"]  # eq. 12
+        gathered = state.keys() & {"gradient", "weight", "fresh", "gained", "answers"}
+        new |= {key: torch.zeros_like(state[key]) for key in gathered}
         new = {key: choose_rows(enough, value, state[key]) for key, value in new.items()}
-        if bool(stepped.any()):
+        if self._restores() and bool((stepped := enough & (state["weight"] > 0)).any()):
+            gradient = state["gradient"] / (state["weight"] + self.eps).unsqueeze(1).to(state["norms"].dtype)  # eq. 9
             new |= self.optim.descend(state, gradient, stepped)
         return state | new
 
@@ -309,9 +278,6 @@ class Steady(NormMethod):
         }
         return state | {key: choose_rows(judged, value, state[key]) for key, value in new.items()}
 
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        return self.tower.logits(images, state["norms"], streams) + streams.spread(state["bias"])  # eq. 15
-
     def _describe(self, state: State) -> Mapping[str, Tensor]:
         return {**super()._describe(state), "adapting": state["adapting"] > 0}
 
@@ -344,20 +310,6 @@ class Steady(NormMethod):
             "quiet_clarity": self._given is None,
         }
         self.state |= {key: torch.zeros_like(self.state[key]) + value for key, value in full.items()}
-
-    def _export(self, state: State) -> AdaptedParameters:
-        return dataclasses.replace(super()._export(state), offset=state["bias"][0].clone())
-
-    @classmethod
-    def choose_values(cls, classes: int) -> dict[str, Any]:
-        return dict(TEN_CLASSES) if classes < FEW_CLASSES else {}
-
-    @property
-    def margin_width(self) -> float:
-        return self.delta
-
-    def logit_offset(self) -> Tensor:
-        return self.state["bias"]
 
 
 def describe_pixels(images: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from lmr.core.placement import Device
 from lmr.core.prediction import AdaptedParameters, Prediction
 from lmr.core.state import Saved
 from lmr.core.streams import StreamIds, Streams
-from lmr.watch.canaries import KEPT, collect, count_room, is_due, keep_first, note_check
+from lmr.watch.canaries import KEPT, Canaries, collect, count_room, is_due, keep_first, note_check
 from lmr.watch.health import Action, Health, Level, advance, enter
 from lmr.watch.pace import Pace, find_pace
 from lmr.watch.settings import WatchSettings
@@ -266,6 +266,7 @@ class Watched(Saved):
             rows = self.method._rows(streams).tolist()
             if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
                 raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
+            self.method._check_identity(state)
             watches = [self._begin_watch() for _ in rows]
             if "watch" in state:
                 watches = self._unpack(str(state["watch"]), state["tensors"], rows)
@@ -274,6 +275,39 @@ class Watched(Saved):
             self.method.load_state_dict({**facts, "tensors": tensors}, rows)
             for stream, watch in zip(rows, watches, strict=True):
                 self.watches[stream] = watch
+
+    def with_classes(self, classifier: ZeroShot) -> Watched:
+        """Return the watched method for other classes of the same model, with the states of all its streams.
+
+        Snapshots and the state of an undo follow the class names as the state does. Health and events stay. The signals
+        and the canaries depend on all classes, and begin anew.
+        """
+        new = Watched(self.method.with_classes(classifier), self.settings)
+        with self._session():
+            new.watches = self._carry_watches(new.method)
+        return new
+
+    def adopt(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a state of other classes as one of the classes of this method, as ``with_classes`` carries it over."""
+        with self._session():
+            if not isinstance(state, Mapping) or state.get("classes") == self.classifier.fingerprint["classes"]:
+                return state
+            old = Watched(self.method._stand_in_for(state), self.settings)
+            old.load_state_dict(state)
+            text, tensors = pack_all(old._carry_watches(self.method))
+            kept = old.method._carry(old.method.state, self.method)
+            return {**self.method._identify(), "watch": text, "tensors": kept | tensors}
+
+    def _carry_watches(self, new: Method) -> list[StreamWatch]:
+        """Return the watches of all streams for the classes of ``new``."""
+        return [
+            replace(
+                watch.move(lambda state: self.method._carry(state, new), lambda images: images).restart_signals(),
+                tally=Tally.begin(new.classifier.classes),
+                canaries=Canaries(),
+            )
+            for watch in self.watches
+        ]
 
     def _unpack(self, text: str, tensors: Mapping[str, Tensor], rows: list[int]) -> list[StreamWatch]:
         """Return the watches in a state; raise an LmrError if they do not fit."""

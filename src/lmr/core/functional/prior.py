@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.core.spec import simplify_name, suggest
+from lmr.core.spec import list_unknown, simplify_name
 
 Prior = Literal["uniform"] | tuple[float, ...]
 PSEUDO_IMAGES = 8.0  # spread evenly over the classes and added to counts: no class has a share of 0
@@ -29,11 +29,11 @@ def share_names(shares: Mapping[str, float], names: Sequence[str]) -> tuple[floa
     """
     known = [simplify_name(name) for name in names]
     given: dict[int, float] = {}
+    if unknown := [str(name) for name in shares if simplify_name(str(name)) not in known]:
+        few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        raise LmrError(f"There is no class {list_unknown(unknown, names)} to give a share. The classes are: {few}.")
     for name, share in shares.items():
         found = [place for place, one in enumerate(known) if one == simplify_name(str(name))]
-        if not found:
-            few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-            raise LmrError(f"There is no class {name!r} to give a share.{suggest(name, names)} The classes are: {few}.")
         if len(found) > 1 or found[0] in given:
             raise LmrError(
                 f"The name {name!r} stands for two classes, or has two shares; give the shares of all classes in order."
