@@ -171,7 +171,7 @@ def test_the_lines_of_the_page_run_without_lmr(backbone: lmr.Backbone, tmp_path:
     assert main(["export", str(tmp_path / "camera.state"), *words]) == 0
     pixels = np.random.default_rng(0).integers(0, 256, (45, 60, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "photo.png")
-    first, second = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    first, second, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     program = (
         f"import sys\nsys.modules['lmr'] = None\n{first}\nprint(logits.tolist())\n{second}\nprint(logits.tolist())"
     )
@@ -302,7 +302,7 @@ class Shifted(Doubled):
 
 @pytest.mark.usefixtures("own_methods")
 def test_a_method_of_a_file(backbone: lmr.Backbone, root: Path, tmp_path: Path) -> None:
-    """Its state does not name the file; and one whose ``settle`` is not its answer is found out."""
+    """Its state does not name the file; and one whose ``_export`` is not its answer is found out."""
     (tmp_path / "mine.py").write_text(OWN)
     clip = backbone.classifier(NAMES)
     for name in ("doubled", "shifted"):
@@ -404,9 +404,9 @@ def test_a_state_of_predict_notes_its_classes(root: Path, tmp_path: Path, capsys
     assert content["prompts"][0] == [f"a sketch of a {NAMES[0]}.", NAMES[0]]
 
 
-def test_a_state_without_notes_needs_labels(state: Path, root: Path, tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match="give them with --labels"):
-        export_state(state, tmp_path / "out", model=str(root / "huggingface"))
+def test_every_state_says_its_class_names(state: Path, root: Path, tmp_path: Path) -> None:
+    export_state(state, tmp_path / "out", model=str(root / "huggingface"))
+    assert json.loads((tmp_path / "out" / "classes.json").read_text())["names"] == list(NAMES)
 
 
 def test_a_state_never_names_a_file_of_code(state: Path, root: Path, tmp_path: Path) -> None:

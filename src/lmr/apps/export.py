@@ -1,33 +1,36 @@
-"""Write an adapted model as a Hugging Face folder that runs without lmr.
+"""Write an adapted model so that it runs without lmr: as a Hugging Face folder, or as one ONNX file.
 
 The folder holds the model with its adapted norms, and two files about the classes: ``classes.safetensors`` with the
-prototypes and the bias, and ``classes.json`` with the same bias as text, the names, the prompts and the origin.
+prototypes and the bias, and ``classes.json`` with the same bias as text, the names, the prompts and the origin. The
+ONNX file holds the image tower, prototypes and bias, and what is in ``classes.json`` as its metadata.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.apps.model_options import choose_prompts, make_classifier, read_labels
-from lmr.apps.options import AnyPath, ExportOptions, ModelOptions, Prompts
-from lmr.apps.predict.run import NAMES_NOTE, TEMPLATES_NOTE
+from lmr.apps.options import AnyPath, ExportFormat, ExportOptions, ModelOptions, Prompts
+from lmr.apps.predict.run import TEMPLATES_NOTE
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.files import make_folder
+from lmr.core.files import make_folder, write_atomically
 from lmr.core.method import Method
 from lmr.core.prediction import AdaptedParameters
 from lmr.core.registry import create, find_method, split_address
 from lmr.core.spec import parse_spec
-from lmr.core.state import read_state
+from lmr.core.state import read_names, read_state
 from lmr.models import Backbone
+from lmr.models.formats.onnx_file import build_onnx, read_notes, run_onnx
 from lmr.models.transformers_library import quiet_transformers
 from lmr.version import __version__
 from lmr.watch.health import Level
@@ -40,36 +43,44 @@ _FORMULA = (
     "logits = logit_scale * image_features @ prototypes.T + logit_bias + bias, where image_features are the model's, "
     f"divided by their length, and prototypes and bias are in {CLASSES_TENSORS}"
 )
-_CHECKED = 4  # images that are answered by both sides before the folder is put in its place
+_CHECKED = 4  # images that are answered by both sides before the export is put in its place
 
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """The folder that was written, its origin, and the largest difference of its logits from those of ``predict``."""
+    """The folder or file that was written, its origin, and the largest difference of its logits from ``predict``."""
 
-    folder: Path
+    path: Path
     spec: str
     classes: int
     adapted: int
     difference: float
+    runner: str  # the library that computed the logits for the comparison
 
     def __str__(self) -> str:
         what = f"{self.adapted:,} adapted parameters" if self.adapted else "no adapted parameters"
         return (
-            f"{str(self.folder)!r} holds {self.spec}: {what}, {self.classes} classes. Logits through transformers are "
+            f"{str(self.path)!r} holds {self.spec}: {what}, {self.classes} classes. Logits through {self.runner} are "
             f"at most {self.difference:.1e} from those of lmr, on {_CHECKED} random images."
         )
 
 
 def export(
-    method: Method, backbone: Backbone, folder: AnyPath, *, stream: int | None = None, overwrite: bool = False
+    method: Method,
+    backbone: Backbone,
+    out: AnyPath,
+    *,
+    format: ExportFormat = "transformers",
+    stream: int | None = None,
+    overwrite: bool = False,
 ) -> ExportSummary:
-    """Write a model, as ``method`` has adapted it, to a folder that ``transformers`` opens by itself.
+    """Write a model, as ``method`` has adapted it, to a folder that ``transformers`` opens, or to one ONNX file.
 
-    ``method`` was created with a classifier of ``backbone``, a CLIP or SigLIP model. ``stream`` chooses one of several
-    streams. The model is written in float32. The folder is opened with transformers and compared with
-    ``method.predict`` before it is put in its place, so ``folder`` is complete and correct or does not exist. An
-    existing ``folder`` is refused; ``overwrite`` replaces it if it is an earlier export.
+    ``method`` was created with a classifier of ``backbone``: a CLIP or SigLIP model for a folder; for ``format="onnx"``
+    also one that comes with lmr. ``stream`` chooses one of several streams. The model is written in float32. It is
+    opened with transformers or onnxruntime and compared with ``method.predict`` before it is put in its place, so
+    ``out`` is complete and correct or does not exist. What exists there is refused; ``overwrite`` replaces an earlier
+    export.
 
     Examples:
         >>> import lmr
@@ -80,7 +91,7 @@ def export(
         ...
         lmr.core.errors.LmrError: The model 'pocket' cannot be written as a Hugging Face folder: ...
     """
-    _check_folder(folder, overwrite)
+    _check_place(out, format, overwrite)
     if method.classifier.encoder is not backbone.encoder:
         raise LmrError(
             f"Expected a method whose classifier was made by this backbone, {backbone.name!r}; got another classifier. "
@@ -88,13 +99,13 @@ def export(
         )
     if stream is None and method.streams > 1:
         raise LmrError(f"The method has {method.streams} streams; choose the one to export with stream=NUMBER.")
-    return _write(method, backbone, folder, row=stream or 0, stream=stream or 0, overwrite=overwrite)
+    return _write(method, backbone, out, format, row=stream or 0, stream=stream or 0, overwrite=overwrite)
 
 
 def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = None) -> ExportSummary:
-    """Write the folder ``out`` from a state file, as ``lmr export`` does; a state of another model is refused."""
+    """Write ``out`` from a state file, as ``lmr export`` does; a state of another model is refused."""
     options = options or ExportOptions()
-    _check_folder(out, options.overwrite)
+    _check_place(out, options.format, options.overwrite)
     tensors, facts, levels = drop_watch(*read_state(state))
     streams = len(next(iter(tensors.values()), torch.empty(1)))
     if options.stream is None and streams > 1:
@@ -107,7 +118,7 @@ def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = N
             f"Stream {chosen} of {os.fspath(state)!r} is quarantined: it answers as zero-shot, so there is nothing "
             "to export. Load the state into lmr.Watched(method), undo or resume the stream there and save it again."
         )
-    names, prompts = _find_classes(state, facts, options)
+    names, prompts = _find_classes(facts, options)
     spec = options.method or _find_spec(state, facts)
     backbone = ModelOptions(options.architecture, dtype=options.dtype).load(options.model)
     method = create(spec, make_classifier(backbone, names, prompts))
@@ -116,16 +127,14 @@ def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = N
         method.load_state_dict({**facts, "tensors": rows})
     except LmrError as error:
         raise LmrError(f"Cannot use {os.fspath(state)!r}: {error}") from error
-    return _write(method, backbone, out, row=0, stream=chosen, overwrite=options.overwrite)
+    return _write(method, backbone, out, options.format, row=0, stream=chosen, overwrite=options.overwrite)
 
 
-def _find_classes(state: AnyPath, facts: Mapping[str, str], options: ExportOptions) -> tuple[list[str], Prompts | None]:
-    """Return the class names and the texts around them: the given ones, or those that the state notes."""
+def _find_classes(facts: Mapping[str, str], options: ExportOptions) -> tuple[list[str], Prompts | None]:
+    """Return the class names and the texts around them: the given ones, or those of the state."""
     labels, templates = options.labels, options.templates
     if labels is None:
-        if f"note.{NAMES_NOTE}" not in facts:
-            raise LmrError(f"{os.fspath(state)!r} does not note its class names; give them with --labels.")
-        labels = json.loads(facts[f"note.{NAMES_NOTE}"])
+        labels = read_names(facts)
         if templates is None and options.prompts is None and f"note.{TEMPLATES_NOTE}" in facts:
             templates = json.loads(facts[f"note.{TEMPLATES_NOTE}"])
     return read_labels(labels), choose_prompts(templates, options.prompts)
@@ -147,59 +156,86 @@ def _find_spec(state: AnyPath, facts: Mapping[str, str]) -> str:
     return spec
 
 
-def _check_folder(folder: AnyPath, overwrite: bool) -> None:
-    """Refuse a path where a new folder cannot be written, or must not."""
-    place = Path(folder)
-    if not os.fspath(folder):
-        raise LmrError("Expected the name of a folder to write to, got an empty one.")
-    if place.exists() and not place.is_dir():
-        raise LmrError(f"{str(place)!r} is a file; give the name of a folder that does not exist yet.")
+def _check_place(out: AnyPath, format: ExportFormat, overwrite: bool) -> None:
+    """Refuse a path where the folder or file cannot be written, or must not."""
+    if format not in get_args(ExportFormat):
+        raise LmrError(f"Expected the format 'transformers' or 'onnx', got {format!r}.")
+    place, kind, other = Path(out), *(("file", "folder") if format == "onnx" else ("folder", "file"))
+    if not os.fspath(out):
+        raise LmrError(f"Expected the name of a {kind} to write to, got an empty one.")
+    if place.exists() and place.is_dir() != (kind == "folder"):
+        raise LmrError(f"{str(place)!r} is a {other}; give the name of a {kind} that does not exist yet.")
     if place.exists() and not overwrite:
-        raise LmrError(f"The folder {str(place)!r} exists; give another name, or --overwrite to replace an export.")
+        raise LmrError(f"The {kind} {str(place)!r} exists; give another name, or --overwrite to replace an export.")
     if place.exists() and not _is_export(place):
-        raise LmrError(f"The folder {str(place)!r} is not an export of lmr, so it is not replaced; give another name.")
+        raise LmrError(f"The {kind} {str(place)!r} is not an export of lmr, so it is not replaced; give another name.")
     if not place.resolve().parent.is_dir():
         raise LmrError(f"Cannot write {str(place)!r}: there is no folder {str(place.parent)!r}; create it first.")
 
 
-def _is_export(folder: Path) -> bool:
+def _is_export(place: Path) -> bool:
+    if place.is_file():
+        return read_notes(place).get("format") == FORMAT
     try:
-        content = json.loads((folder / CLASSES_JSON).read_text(encoding="utf-8"))
+        content = json.loads((place / CLASSES_JSON).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
 def _write(
-    method: Method, backbone: Backbone, folder: AnyPath, *, row: int, stream: int, overwrite: bool
+    method: Method,
+    backbone: Backbone,
+    out: AnyPath,
+    format: ExportFormat,
+    *,
+    row: int,
+    stream: int,
+    overwrite: bool,
 ) -> ExportSummary:
     """Write one row of a method, which is the stream ``stream`` to its user."""
+    parameters = method.export_parameters(row)
+    content = _describe(method, backbone, parameters, row, stream)
+    if format == "onnx":
+        notes = content | {"preprocessing": asdict(backbone.preprocessing)}
+        texts = {key: value if isinstance(value, str) else _to_json(value) for key, value in notes.items()}
+        model = build_onnx(method.classifier, parameters, backbone.input_shape, texts)
+        difference = _compare(method, row, backbone, lambda images: run_onnx(model, images))
+        write_atomically(out, model)
+    else:
+        difference = _write_folder(method, backbone, out, parameters, content, row, overwrite)
+    adapted = sum(value.numel() for named in parameters.norms.values() for value in named.values())
+    runner = "onnxruntime" if format == "onnx" else "transformers"
+    return ExportSummary(Path(out), method.spec, method.classifier.classes, adapted, difference, runner)
+
+
+def _write_folder(
+    method: Method,
+    backbone: Backbone,
+    folder: AnyPath,
+    parameters: AdaptedParameters,
+    content: Mapping[str, Any],
+    row: int,
+    overwrite: bool,
+) -> float:
+    """Write the folder and return the largest difference of a logit, which is also written."""
     from safetensors import SafetensorError
 
-    parameters = method.export_parameters(row)
     try:
         with make_folder(folder, overwrite) as aside:
             backbone.write_huggingface(aside, parameters.norms)
             _write_tensors(aside / CLASSES_TENSORS, parameters)
-            difference = _compare(method, row, aside, backbone)
-            content = _describe_classes(method, parameters) | {
-                "made_by": {
-                    "lmr": __version__,
-                    "method": method.spec,
-                    "model": backbone.name,
-                    "stream": stream,
-                    "images": int(method.state["predicted"][row].sum()),
-                    "digests": method.classifier.fingerprint,
-                },
-                "largest_difference": difference,
-            }
-            text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+            difference = _compare(method, row, backbone, lambda images: _run_folder(aside, method.classifier, images))
+            text = _to_json({**content, "formula": _FORMULA, "largest_difference": difference}, indent=2)
             (aside / CLASSES_JSON).write_text(text + "\n", encoding="utf-8")
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise LmrError(f"Cannot write the folder {os.fspath(folder)!r}: {reason}. Nothing was written.") from error
-    adapted = sum(value.numel() for named in parameters.norms.values() for value in named.values())
-    return ExportSummary(Path(folder), method.spec, method.classifier.classes, adapted, difference)
+    return difference
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def _write_tensors(path: Path, parameters: AdaptedParameters) -> None:
@@ -215,12 +251,14 @@ def _find_bias(parameters: AdaptedParameters) -> Tensor:
     )
 
 
-def _describe_classes(method: Method, parameters: AdaptedParameters) -> dict[str, Any]:
+def _describe(
+    method: Method, backbone: Backbone, parameters: AdaptedParameters, row: int, stream: int
+) -> dict[str, Any]:
+    """Return all that a user of the export needs beside the tensors: classes, formula and origin."""
     classifier = method.classifier
     return {
         "format": FORMAT,
         "version": VERSION,
-        "formula": _FORMULA,
         "names": list(classifier.names),
         "prompts": None if classifier.prompts is None else [list(own) for own in classifier.prompts],
         "prototypes_from_prompts": parameters.from_prompts and classifier.prompts is not None,
@@ -228,30 +266,42 @@ def _describe_classes(method: Method, parameters: AdaptedParameters) -> dict[str
         "logit_bias": classifier.logit_bias,
         "bias": _find_bias(parameters).tolist(),
         "adapted_towers": [tower.value for tower in parameters.norms],
+        "made_by": {
+            "lmr": __version__,
+            "method": method.spec,
+            "model": backbone.name,
+            "stream": stream,
+            "images": int(method.state["predicted"][row].sum()),
+            "digests": classifier.fingerprint,
+        },
     }
 
 
-def _compare(method: Method, row: int, folder: Path, backbone: Backbone) -> float:
-    """Return the largest difference of a logit between ``predict`` and the folder; more than rounding is an error."""
+def _run_folder(folder: Path, classifier: ZeroShot, images: Tensor) -> Tensor:
+    """Return the logits of a folder, computed by transformers."""
     from safetensors.torch import load_file
     from transformers import AutoModel
 
+    written = load_file(folder / CLASSES_TENSORS)
+    with torch.no_grad(), quiet_transformers():
+        model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
+        seen = model.eval().get_image_features(images.float().cpu())
+        features = F.normalize(seen if isinstance(seen, Tensor) else seen.pooler_output, dim=-1)
+    return classifier.logits(features @ written["prototypes"].T) + written["bias"]
+
+
+def _compare(method: Method, row: int, backbone: Backbone, run: Callable[[Tensor], Tensor]) -> float:
+    """Return the largest difference of a logit between ``predict`` and the export; more than rounding is an error."""
     classifier = method.classifier
     images = torch.randn(_CHECKED, *backbone.input_shape, generator=torch.Generator().manual_seed(0))
     own = images.to(classifier.device, classifier.dtype)
     expected = method.predict(own, [row] * len(own) if method.streams > 1 else None).logits.float().cpu()
-    written = load_file(folder / CLASSES_TENSORS)
-    with torch.no_grad(), quiet_transformers():
-        model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
-        seen = model.eval().get_image_features(own.float().cpu())
-        features = F.normalize(seen if isinstance(seen, Tensor) else seen.pooler_output, dim=-1)
-    logits = classifier.logits(features @ written["prototypes"].T) + written["bias"]
-    difference = float((logits - expected).abs().nan_to_num(nan=float("inf")).max())
+    difference = float((run(own) - expected).abs().nan_to_num(nan=float("inf")).max())
     # Frozen weights in half precision round every activation, which the exported model in float32 does not.
     rounding = LIMIT if classifier.dtype.itemsize >= 4 else 16 * torch.finfo(classifier.dtype).eps
     if difference > rounding * classifier.logit_scale:
         raise LmrError(
             f"The exported model would not answer as {method.spec} does: logits differ by up to {difference:.1e}. "
-            "Nothing was written. If the method is your own, its 'settle' must describe its 'answer'."
+            "Nothing was written. If the method is your own, its '_export' must describe its 'answer'."
         )
     return difference

@@ -1,4 +1,4 @@
-"""``lmr export``: write an adapted model as a Hugging Face folder."""
+"""``lmr export``: write an adapted model as a Hugging Face folder or an ONNX file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from lmr.cli.shared_options import MODEL_HELP, add_fields, add_prompt_options, r
 DESCRIPTION = """\
 Write an adapted model as a folder that transformers opens without lmr: the model with its adapted norms, its
 preprocessing and its tokenizer, and the classes: prototypes and bias in classes.safetensors, and names, prompts, bias
-and origin in classes.json.
+and origin in classes.json. Or, with --format onnx, as one ONNX file from images to logits, whose metadata holds the
+names and the preprocessing.
 
-The folder is compared with lmr's own answers before it is put in its place. Methods whose answer needs more than norms,
-prototypes and a bias, and the models that come with lmr, cannot be exported; an error message says why."""
+The result is compared with lmr's own answers before it is put in its place. Methods whose answer needs more than norms,
+prototypes and a bias cannot be exported, and the models that come with lmr only to ONNX; an error message says why."""
 
 EXAMPLES = """\
 examples:
   lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --state camera.state --out photos.jsonl
   lmr export camera.state --model openai/clip-vit-base-patch16 --out camera
+  one file for onnxruntime:
+    lmr export camera.state --format onnx --out camera.onnx
   one camera of a state of several streams:
     lmr export cameras.state --labels names.txt --model ViT-B-16 --stream 7 --out camera-7   (written by method.save)
 
@@ -33,7 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("state", metavar="STATE", help="a state file, as lmr predict --state and method.save write it")
     add_fields(parser, ExportOptions, labels="FILE|A,B,C")
-    add("--out", required=True, metavar="FOLDER", help="the folder to write; it must not exist")
+    add("--out", required=True, metavar="PATH", help="the folder or ONNX file to write; it must not exist")
+    add_fields(parser, ExportOptions, format=None)
     add("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
     add_prompt_options(parser)
     add_fields(parser, ExportOptions, stream="N", overwrite=None, method="FILE.py:NAME")
@@ -41,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the folder and print where it is."""
+    """Write the folder or file and print where it is."""
     from lmr.apps.export import export_state
 
     summary = export_state(options.state, options.out, read_dataclass(ExportOptions, options))

@@ -45,13 +45,13 @@ def is_url(source: str | os.PathLike[str]) -> bool:
 
 def open_remote(url: str) -> IO[bytes]:
     """Open the file at an address. Raises LmrError if a package is missing, OSError if the file cannot be read."""
-    system, path = _find_system(url)
+    system, path = find_system(url)
     return cast("IO[bytes]", system.open(path, "rb"))
 
 
 def list_remote(url: str) -> list[RemoteImage]:
     """Return the images in a folder at an address and in its sub-folders, in natural order, or the single image."""
-    system, path = _find_system(url)
+    system, path = find_system(url)
     try:
         system.invalidate_cache()  # files may have changed since an earlier call
         if system.isfile(path):
@@ -70,9 +70,12 @@ def _is_image(path: str) -> bool:
     return path.lower().endswith(EXTENSIONS) and not any(part.startswith(".") for part in path.split("/"))
 
 
-def _find_system(url: str) -> tuple[Any, str]:
-    """Return the file system of an address, and the path in it."""
+def find_system(url: str) -> tuple[Any, str]:
+    """Return the file system of an address, or of a path, and the path in it."""
     fsspec: Any = require("fsspec", "remote", f"Reading {url!r}")
+    if not is_url(url):  # which may hold characters that mean something in an address
+        system = fsspec.filesystem("file")
+        return system, system._strip_protocol(os.path.abspath(url))
     try:
         system, path = fsspec.core.url_to_fs(url)
     except (ImportError, ValueError) as error:  # the package for this kind of address is missing, or it is unknown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import hashlib
 import html
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.core.spec import find_near, list_unknown
 from lmr.models.transformers_library import import_transformers, quiet_transformers, shorten_error
 
 if TYPE_CHECKING:
@@ -307,7 +307,13 @@ class WordTokenizer:
 
         The set is cut to its longest text: the text tower is causal, so tokens after the end cannot change a feature.
         """
-        rows = [[self._ids[START], *self._read(text), self._ids[END]] for text in texts]
+        if unknown := dict(filter(None, map(self._find_unknown, texts))):
+            (name, problem), *others = unknown.items()
+            if others:
+                listed = list_unknown([*unknown], self.names or self.around)
+                raise LmrError(f"The {self.model} model does not know {listed}.{self._describe()}")
+            raise LmrError(f"The {self.model} model {problem}.{self._describe(name)}")
+        rows = [[self._ids[word] for word in (START, *split_words(text), END)] for text in texts]
         if not rows:
             raise LmrError("Expected at least one text to encode, got an empty list.")
         longest = max(map(len, rows))
@@ -318,26 +324,25 @@ class WordTokenizer:
             )
         return _pad(rows), torch.tensor([len(row) - 1 for row in rows])
 
-    def _read(self, text: str) -> list[int]:
+    def _find_unknown(self, text: str) -> tuple[str, str] | None:
+        """Return the name or word of a text that is not known, and what is wrong with it; None for a known text."""
         words = split_words(text)
-        for word in words:
-            if word not in self._ids:
-                raise LmrError(
-                    f"The {self.model} model does not know the word {word!r} in {text!r}.{self._describe(word)}"
-                )
+        if lacking := [word for word in words if word not in self._ids]:
+            name = " ".join(word for word in words if word not in self.around) if self.names else lacking[0]
+            return name, f"does not know the word {lacking[0]!r} in {text!r}"
         name = " ".join(word for word in words if word in self._of_names)
         if self.names and name not in self.names:
             lack = f"knows no class {name!r}, as in {text!r}" if name else f"needs a class name in {text!r}"
-            raise LmrError(f"The {self.model} model {lack}.{self._describe(name)}")
-        return [self._ids[word] for word in words]
+            return name or text, lack
+        return None
 
-    def _describe(self, word: str) -> str:
-        """Return the end of a message about an unknown word: near words and the known ones."""
+    def _describe(self, word: str = "") -> str:
+        """Return the end of a message about what is unknown: names or words near a word, and the known ones."""
         if not self.names:
-            near = difflib.get_close_matches(word, [w for w in self.around if len(w) > 2], n=1)
+            near = find_near(word, [w for w in self.around if len(w) > 2], 1) if word else []
             hint = f" Did you mean {near[0]!r}?" if near else ""
             return f"{hint} Its vocabulary: {', '.join(self.around)}."
-        near = self.find_near(word)
+        near = self.find_near(word) if word else []
         hint = f" Near ones: {', '.join(near)}." if near else ""
         return (
             f"{hint} It knows {len(self.names)} class names and {len(self.around)} words around them; 'lmr doctor "
@@ -345,11 +350,10 @@ class WordTokenizer:
         )
 
     def find_near(self, words: str, count: int = 6) -> list[str]:
-        """List names that share a word with these words, then names that are spelt alike."""
+        """List names that share a word with these words, then names that are spelt alike or differ in number."""
         sharing = [name for name in self.names if set(name.split()) & set(words.split())]
-        alike = difflib.get_close_matches(words, self.names, n=count, cutoff=0.55)
         inside = [name for name in self.names if len(words) > 3 and (words in name or name in words)]
-        return list(dict.fromkeys([*sharing, *inside, *alike]))[:count]
+        return list(dict.fromkeys([*sharing, *inside, *find_near(words, self.names, count)]))[:count]
 
 
 def split_words(text: str) -> list[str]:

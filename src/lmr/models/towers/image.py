@@ -209,7 +209,7 @@ class VisionTower(nn.Module):
         """Return class token and patches with positions [n, L, w]; tokens stay as they are."""
         if self.is_embedded(images):
             return images
-        class_token = self.class_token.expand(len(images), 1, -1)
+        class_token = self.class_token.expand(images.shape[0], 1, -1)
         return torch.cat([class_token, self._cut_patches(images)], dim=1) + self.positions
 
     def _cut_patches(self, images: Tensor) -> Tensor:

@@ -89,6 +89,6 @@ class StemTower(VisionTower):
     def _cut_patches(self, images: Tensor) -> Tensor:
         # Batch norms see the whole batch in training. After that, parts that fit into the cache are a fifth faster.
         # Parts are of about equal size: an image that went alone would have other last digits than among others.
-        parts = 1 if self.stem.training else -(-len(images) // _PART)
+        parts = 1 if self.stem.training or torch.is_grad_enabled() else -(-len(images) // _PART)
         grid = torch.cat([self.stem(part) for part in images.tensor_split(max(1, parts))])
         return grid.flatten(2).transpose(1, 2)
