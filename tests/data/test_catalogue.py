@@ -18,6 +18,7 @@ from lmr.data.catalogue import EMBEDDED_SETS, NAMES, open_dataset
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.corruptions.apply import corrupt
 from lmr.data.dataset import CorruptedOnTheFly, MissingData, find_root, make_digest
+from lmr.data.domains import DOMAIN_SETS
 from lmr.data.fetch.sources import SOURCES
 from lmr.data.names import ORDERS
 from lmr.data.pocket_world import CLASSES, PocketWorld, draw, list_labels
@@ -87,7 +88,7 @@ def test_noise_depends_on_the_image_alone() -> None:
 def test_unknown_names_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no dataset 'cifar10c'\. Did you mean 'cifar10"):
         open_dataset("cifar10c")
-    with pytest.raises(ValueError, match="or give folder:PATH or csv:PATH"):
+    with pytest.raises(ValueError, match="or give folder:PATH, domains:PATH or csv:PATH"):
         open_dataset("nothing like it")
     with pytest.raises(ValueError, match="There is no folder"):
         open_dataset(f"folder:{tmp_path / 'no'}")
@@ -103,11 +104,12 @@ def test_every_name_opens_or_says_how(tmp_path: Path) -> None:
         if name in EMBEDDED_SETS:
             assert open_dataset(name, tmp_path).name == name
             continue
-        with pytest.raises(MissingData, match=rf"`lmr fetch {name}`") as caught:
+        advice = f"{name}/DOMAIN/CLASS" if name in DOMAIN_SETS else f"`lmr fetch {name}`"
+        with pytest.raises(MissingData, match=advice) as caught:
             open_dataset(name, tmp_path)
         assert str(tmp_path) in str(caught.value)
         assert caught.value.root == tmp_path
-        assert f"`lmr fetch {name}`" in caught.value.advice
+        assert advice in caught.value.advice
 
 
 def test_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

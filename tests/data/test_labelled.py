@@ -124,7 +124,7 @@ def test_table_as_python_writes_it_is_read_back(tmp_path: Path) -> None:
         ({"a": 1}, None, "at least two classes"),
         ({"a": 0, "b": 0}, None, "no image in the sub-folders"),
         ({"a": 1, "b": 1}, ["one", "two", "three"], "a name for each of the 2 classes"),
-        ({"a": 1, "b": 1}, {"a": "one"}, "lack 1 of the images' 2 classes, for example 'b'"),
+        ({"a": 1, "b": 1}, {"a": "one"}, "lack 1 of the images' 2 classes: 'b'"),
     ],
 )
 def test_names_that_do_not_fit_get_a_sentence(

@@ -14,7 +14,7 @@ from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.data.catalogue import open_dataset
-from lmr.data.dataset import BEFORE_COUNT, CLEAN, Dataset, ImageArray, Labels
+from lmr.data.dataset import BEFORE_CHOICE, CLEAN, Dataset, ImageArray, Labels
 from lmr.data.streams import Batch, Stream
 from lmr.images.ahead import ReadAhead
 from lmr.models import Backbone, load
@@ -89,7 +89,7 @@ def find_dataset(name: str, root: str | None = None) -> KeptImages:
 
 def name_clean_set(name: str) -> str:
     """Return the name of the clean set that a corrupted one was made from, with the same classes."""
-    whole, at, subset = name.partition(BEFORE_COUNT)
+    whole, at, subset = name.partition(BEFORE_CHOICE)
     return CLEAN_SETS.get(whole, whole.removesuffix("-c")) + at + subset
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from lmr.bench.plans.choices import DTYPES, FOLDER, KEYS, RESETS
+from lmr.bench.plans.choices import DTYPES, FOLDER, KEYS, RESETS, TIMINGS
 from lmr.data.names import ORDERS
 
 if TYPE_CHECKING:
@@ -54,9 +54,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--methods", nargs="+", metavar="SPEC", help='such as lmr, "tent(lr=1e-3)" or ./mine.py:mine; all; or '
         "paper, those that the paper compares")  # fmt: skip
     add("--preset", nargs="+", metavar="NAME", help="presets to use; each method takes the first that it has")
-    add("--datasets", "--data", nargs="+", metavar="NAME", help="such as photo-c, cifar10-c, folder:PATH or "
-        "csv:PATH; 'cifar10-c|photo-c' is the first that is there, 'cifar100-c|' may be missing")  # fmt: skip
-    add("--corruptions", nargs="+", metavar="NAME", help="such as fog or clean (default: those of the benchmark)")
+    add("--datasets", "--data", nargs="+", metavar="NAME", help="such as photo-c, cifar10-c, pacs, folder:PATH, "
+        "domains:PATH or csv:PATH; 'cifar10-c|photo-c' is the first that is there, 'cifar100-c|' may be missing",
+    )  # fmt: skip
+    add(
+        "--corruptions",
+        nargs="+",
+        metavar="NAME",
+        help="such as fog or clean, or domains of the set (default: those of the benchmark)",
+    )
     add("--severities", nargs="+", type=int, metavar="1..5", help="severities of the corruptions (default: 5)")
     add("--backbones", nargs="+", metavar="MODEL", help="models, as lmr.load takes them (default: photo)")
     add(
@@ -91,6 +97,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rounds", type=int, metavar="N", help="for --reset never: how often the stream goes through all corruptions "
         "(default: 1)")  # fmt: skip
     add("--mix", action="store_true", default=None, help="shuffle all corruptions into one stream")
+    add("--latin", action="store_true", default=None, help="for --reset never: one stream for each order of a Latin "
+        "square of the domains")  # fmt: skip
+    add("--timing", choices=TIMINGS, help="live: the stream does not wait; a method whose step costs k forwards learns "
+        "from every k-th batch and answers the others with its last state (default: wait)")  # fmt: skip
     add("--forgetting", type=int, metavar="N", help="clean images to classify after each stream (default: 0)")
     add("--recovery", action="store_true", default=None, help="measure how many of zero-shot's errors are undone")
     add("--watch", nargs="+", metavar="MODE", help="on, report or off: with a watch that rolls a stream back when its "
@@ -138,7 +148,7 @@ def _run_on_ray(plans: list[Plan], options: argparse.Namespace) -> str | None:
 
     with connect(options.ray) as ray:
         if options.dry_run:
-            print(describe_placement(ray, plans, options.root, options.workers))
+            print(describe_placement(ray, plans, options.root))
             return None
         return _close(run_ray_bench(ray, plans, options.out, options.workers, options.root, options.sources), options)
 

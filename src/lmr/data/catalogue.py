@@ -9,7 +9,8 @@ from pathlib import Path
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.data.cifar import open_cifar, open_cifar_c
-from lmr.data.dataset import ClassSubset, CorruptedOnTheFly, Dataset, find_root, split_subset
+from lmr.data.dataset import BEFORE_CHOICE, ClassSubset, CorruptedOnTheFly, Dataset, find_root
+from lmr.data.domains import DOMAIN_SETS, DomainSet, open_domains
 from lmr.data.imagenet import open_imagenet, open_imagenet_c
 from lmr.data.labelled import open_labelled
 from lmr.data.photographs import Photographs
@@ -17,7 +18,7 @@ from lmr.data.pocket_world import POCKET_COUNT, PocketWorld
 
 NAMES: tuple[str, ...] = (
     "cifar10", "cifar100", "cifar10-c", "cifar100-c", "imagenet", "imagenet-c", "imagenet-c-5000", "imagenet-a",
-    "imagenet-r", "imagenet-sketch", "imagenet-v2", "photo", "photo-c", "pocket", "pocket-c",
+    "imagenet-r", "imagenet-sketch", "imagenet-v2", "photo", "photo-c", "pocket", "pocket-c", *DOMAIN_SETS,
 )  # fmt: skip
 
 EMBEDDED_SETS = ("photo", "photo-c", "pocket", "pocket-c")  # these come with the package
@@ -25,25 +26,25 @@ _FIRST_OF_POCKET = re.compile(r"pocket(-c)?-([1-9]\d{0,6})")  # the world is end
 
 
 def open_dataset(name: str, root: str | os.PathLike[str] | None = None) -> Dataset:
-    """Open a set by name (one of ``NAMES``), or your own images as "folder:PATH" or "csv:PATH".
+    """Open a set by name (one of ``NAMES``), or your own images as "folder:PATH", "domains:PATH" or "csv:PATH".
 
     "pocket-c-2000" is the first 2,000 images of the pocket world instead of 10,000; any number is possible.
-    A name followed by @10 is ten classes of the set, @10.2 another ten (2 is a seed).
+    A name followed by @10 is ten classes of the set, @10.2 another ten (2 is a seed), @cat+dog those with these names.
     ``root`` is the folder that contains the sets (default: $LMR_DATA, or ~/.cache/lmr/data). Raises LmrError
     with the command that gets a missing set.
     """
     kind, colon, path = str(name).partition(":")
-    if colon and kind in ("folder", "csv"):
+    if colon and kind in ("folder", "domains", "csv"):
         return _open_own(name, kind, Path(path).expanduser())
     if first := _FIRST_OF_POCKET.fullmatch(str(name)):
         return _open_pocket(name, int(first[2]), corrupted=first[1] is not None)
-    if (subset := split_subset(name)) is not None:
-        whole, count, seed = subset
-        return ClassSubset(name, open_dataset(whole, root), count, seed)
+    whole, at, choice = name.rpartition(BEFORE_CHOICE)
+    if at:
+        return ClassSubset(name, open_dataset(whole, root), choice)
     if name not in NAMES:
         raise LmrError(
             f"There is no dataset {name!r}.{suggest(name, NAMES)} Choose one of: {', '.join(NAMES)}, or give "
-            "folder:PATH or csv:PATH."
+            "folder:PATH, domains:PATH or csv:PATH."
         )
     if name in EMBEDDED_SETS:
         return _open_embedded(name)
@@ -51,6 +52,8 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None) -> Datas
     if name.startswith("cifar"):
         classes = 100 if name.startswith("cifar100") else 10
         return open_cifar_c(classes, place) if name.endswith("-c") else open_cifar(classes, place)
+    if name in DOMAIN_SETS:
+        return open_domains(name, place)
     if name.startswith("imagenet-c"):
         return open_imagenet_c(name, place)
     return open_imagenet(name, place)
@@ -72,8 +75,9 @@ def _open_pocket(name: str, count: int, *, corrupted: bool) -> Dataset:
 
 
 def _open_own(name: str, kind: str, path: Path) -> Dataset:
-    if kind == "folder" and not path.is_dir():
-        raise LmrError(f"There is no folder {str(path)!r}; give folder:PATH, with one sub-folder per class.")
+    if kind != "csv" and not path.is_dir():
+        inside = "one sub-folder per class" if kind == "folder" else "a folder for each domain, and in it one per class"
+        raise LmrError(f"There is no folder {str(path)!r}; give {kind}:PATH, with {inside}.")
     if kind == "csv" and not path.is_file():
         raise LmrError(f"There is no file {str(path)!r}; give csv:PATH, a table with the columns path and label.")
-    return open_labelled(name, path)
+    return DomainSet(name, path) if kind == "domains" else open_labelled(name, path)

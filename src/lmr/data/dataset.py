@@ -23,7 +23,7 @@ ImageArray = NDArray[np.uint8]  # [H, W, 3], RGB
 Labels = NDArray[np.int64]
 CLEAN = "clean"
 SEVERITIES = (1, 2, 3, 4, 5)
-BEFORE_COUNT = "@"  # in the name of a subset, between the name of the whole set and the number of classes
+BEFORE_CHOICE = "@"  # in the name of a subset, between the name of the whole set and the chosen classes
 
 
 class Dataset(ABC):
@@ -82,7 +82,7 @@ class Dataset(ABC):
         if domain not in self.domains + self.others:
             known = ", ".join(self.domains + self.others)
             raise LmrError(f"The dataset {self.name!r} has no domain {domain!r}; choose one of: {known}.")
-        if severity is not None and domain != CLEAN and severity not in self.severities:
+        if severity is not None and domain != CLEAN and self.severities != (0,) and severity not in self.severities:
             raise LmrError(f"Expected a severity from 1 (mild) to 5 (strong) for {self.name!r}, got {severity!r}.")
         if len(indices):
             count = self.count(domain)
@@ -252,24 +252,39 @@ class CorruptedFiles(Dataset):
 
 
 class ClassSubset(Dataset):
-    """The images of ``count`` classes of another set: ``pocket-c@10`` has ten classes, ``pocket-c@10.2`` ten others.
+    """The images of some classes of another set.
 
-    Image k of the whole set has the same pixels here. The classes are consecutive in the list of the whole set, from a
-    seeded position on, so that a smaller subset with the same seed lies within a larger one. Neighbours in a list are
-    often alike (drawings of one shape, ImageNet's dogs), and a subset of them is harder to tell apart than a random
-    one: five drawings at random are easy under every corruption.
+    ``pocket-c@10`` has ten classes, ``pocket-c@10.2`` ten others, ``photo-c@cat+dog`` those with these names.
+
+    Image k of the whole set has the same pixels here. A number of classes is consecutive in the list of the whole set,
+    from a seeded position on, so that a smaller subset with the same seed lies within a larger one. Neighbours in a
+    list are often alike (drawings of one shape, ImageNet's dogs), and a subset of them is harder to tell apart than a
+    random one: five drawings at random are easy under every corruption.
     """
 
-    def __init__(self, name: str, whole: Dataset, count: int, seed: int = 0) -> None:
-        if not 2 <= count <= len(whole.classes):
+    def __init__(self, name: str, whole: Dataset, choice: str) -> None:
+        total, names = len(whole.classes), choice.split("+")
+        count, dot, seed = choice.partition(".")
+        if count.isdecimal() and (seed.isdecimal() or not dot):
+            if not 2 <= int(count) <= total:
+                raise LmrError(
+                    f"Expected from 2 to {total} classes, those of {whole.name!r}, in {name!r}, got {count}."
+                )
+            self.chosen = choose_classes(total, int(count), int(seed or 0))
+            self._choice = f"{count} of {total}, chosen with seed {int(seed or 0)}"
+        elif len(set(names)) > 1 and set(names) <= set(whole.classes):
+            self.chosen = sorted({whole.classes.index(own) for own in names})
+            self._choice = f"{len(self.chosen)} of {total}, chosen by name"
+        else:
             raise LmrError(
-                f"Expected from 2 to {len(whole.classes)} classes, those of {whole.name!r}, in {name!r}, got {count}."
+                f"Cannot read the dataset {name!r}; ten classes of it are {whole.name}@10, another ten "
+                f"{whole.name}@10.2, where 2 is a seed, and two by name {whole.name}@{'+'.join(whole.classes[:2])}. "
+                f"Its classes: {', '.join(whole.classes[:20])}{', …' if total > 20 else ''}."
             )
         self.name, self.whole = name, whole
         self.domains, self.others, self.severities = whole.domains, whole.others, whole.severities
-        self.chosen = choose_classes(len(whole.classes), count, seed)
+        self.reads_files = whole.reads_files
         self.classes = tuple(whole.classes[place] for place in self.chosen)
-        self._choice = f"{count} of {len(whole.classes)}, chosen with seed {seed}"
         self.protocol = {**whole.protocol, "subset": self._choice}
 
     @property
@@ -309,20 +324,6 @@ def choose_classes(total: int, count: int, seed: int = 0) -> list[int]:
     """Return ``count`` consecutive classes of ``total`` from a random one on, cyclically; sorted."""
     first = random.Random(seed).randrange(total)
     return sorted((first + place) % total for place in range(count))
-
-
-def split_subset(name: str) -> tuple[str, int, int] | None:
-    """Split ``NAME@COUNT`` or ``NAME@COUNT.SEED`` into name, count and seed; None for the name of a whole set."""
-    whole, at, numbers = name.rpartition(BEFORE_COUNT)
-    if not at:
-        return None
-    count, dot, seed = numbers.partition(".")
-    if not count.isdecimal() or (dot and not seed.isdecimal()):
-        raise LmrError(
-            f"Cannot read the dataset {name!r}; ten classes of it are {whole}@10, another ten {whole}@10.2, where 2 is "
-            "a seed."
-        )
-    return whole, int(count), int(seed or 0)
 
 
 def make_digest(*parts: str | bytes) -> str:

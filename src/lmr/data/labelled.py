@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from lmr.core.errors import LmrError
-from lmr.core.spec import simplify_name
+from lmr.core.spec import list_unknown, simplify_name
 from lmr.data.dataset import CleanSet, ImageArray, make_digest
 from lmr.images.files import EXTENSIONS, UnreadableImage, list_images, open_image
 from lmr.images.lists import read_column
@@ -57,7 +57,7 @@ def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
             f"Expected a folder with one sub-folder per class, or a .csv file with the columns path and label; "
             f"{os.fspath(source)!r} {problem}."
         )
-    places, candidates = _match_names(list(found), names)
+    places, candidates = match_names(list(found), names)
     if len(candidates) < 2:
         raise LmrError(f"Expected images of at least two classes in {os.fspath(source)!r}, got {candidates}.")
     pairs = [(path, place) for place, paths in zip(places, found.values(), strict=True) for path in paths]
@@ -128,15 +128,14 @@ def _read_table(source: Path) -> dict[str, list[Path]]:
     return dict(sorted(found.items()))
 
 
-def _match_names(keys: list[str], names: ClassNames | None) -> tuple[list[int], list[str]]:
+def match_names(keys: list[str], names: ClassNames | None) -> tuple[list[int], list[str]]:
     """Return the index of the class of each key (sub-folder or label) among the candidates, and the candidates."""
     if names is None:
         return list(range(len(keys))), keys
     if isinstance(names, Mapping):
         if missing := [key for key in keys if key not in names]:
-            raise LmrError(
-                f"The class names lack {len(missing)} of the images' {len(keys)} classes, for example {missing[0]!r}."
-            )
+            listed = list_unknown(missing, names)
+            raise LmrError(f"The class names lack {len(missing)} of the images' {len(keys)} classes: {listed}.")
         order = {key: place for place, key in enumerate(names)}
         return [order[key] for key in keys], list(names.values())
     known = {simplify_name(name): place for place, name in enumerate(names)}
@@ -145,10 +144,10 @@ def _match_names(keys: list[str], names: ClassNames | None) -> tuple[list[int], 
     if all(key.isdecimal() and int(key) < len(names) for key in keys):
         return [int(key) for key in keys], list(names)
     if len(names) != len(keys):
-        unknown = next(key for key in keys if simplify_name(key) not in known)
+        unknown = list_unknown([key for key in keys if simplify_name(key) not in known], names)
         raise LmrError(
             f"Expected a name for each of the {len(keys)} classes of the images, in sorted order, got {len(names)}, "
-            f"and {unknown!r} is not among them. Give sub-folder<TAB>name lines if some classes have no images."
+            f"without {unknown}. Give sub-folder<TAB>name lines if some classes have no images."
         )
     return list(range(len(keys))), list(names)
 
@@ -223,7 +222,7 @@ def list_classes(folder: Path, allowed: Iterable[str]) -> list[str]:
     another set.
     """
     order = list(allowed)
-    found = {entry.name for entry in _scan(folder) if entry.is_dir()}
+    found = set(list_folders(folder))
     if unknown := sorted(found - set(order)):
         raise LmrError(
             f"Expected one folder for each class ({order[0]}, {order[1]}, …) in {str(folder)!r}, but {unknown[0]!r} "
@@ -233,6 +232,11 @@ def list_classes(folder: Path, allowed: Iterable[str]) -> list[str]:
     if not names:
         raise LmrError(f"There is no image in class folders ({order[0]}, {order[1]}, …) in {str(folder)!r}.")
     return names
+
+
+def list_folders(folder: Path) -> list[str]:
+    """Return the names of the sub-folders of a folder, sorted, without hidden ones."""
+    return sorted(entry.name for entry in _scan(folder) if entry.is_dir())
 
 
 def list_image_files(folder: Path) -> list[str]:
@@ -249,13 +253,18 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         raise LmrError(f"Cannot list the folder {str(folder)!r}: {error.strerror}.") from error
 
 
+def find_name_file(folder: Path) -> Path | None:
+    """Return the file with class names in a folder, if there is one."""
+    return next((folder / file for file in _NAME_FILES if (folder / file).is_file()), None)
+
+
 def open_labelled(name: str, source: Path, names: ClassNames | None = None) -> ImageFileSet:
     """Open a folder with one sub-folder per class, or a table of paths and labels, as a set of this name.
 
     Class names, if not given, come from a file names.tsv, names.txt or names.json in the folder (next to the table).
     """
     folder = source if source.is_dir() else source.parent
-    own = next((folder / file for file in _NAME_FILES if names is None and (folder / file).is_file()), None)
+    own = find_name_file(folder) if names is None else None
     found = list_labelled(source, read_class_names(own) if own else names)
     classes = [text.replace("_", " ") for text in found.names]
     files = [os.path.relpath(path, folder) for path in found.paths]

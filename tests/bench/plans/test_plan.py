@@ -61,6 +61,7 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
     others |= dict.fromkeys(("life", "life-quick", "life-haul", "haul-quick", "frontier-quick"), "pocket")
     others |= dict.fromkeys(("life-skew", "life-skew-quick", "life-skew-confirm"), "photo")
+    others |= dict.fromkeys(("leaderboard", "leaderboard-slow"), "photo")
     embedded = next((model for model in EMBEDDED_MODELS if model in name.split("-")), "ViT-B-16")
     for part in plan.parts:
         if name != "demo":
@@ -232,7 +233,9 @@ def test_overrides_win_in_every_part(tmp_path: Path) -> None:
         ({"preset": "cifar-c"}, "No method has a preset 'cifar-c'.*Did you mean"),
         ({"datasets": []}, "which datasets"),
         ({"datasets": 3}, "Unknown value 3 for datasets"),
-        ({"corruptions": "frog"}, "Unknown value 'frog' for corruptions.*Did you mean 'fog'"),
+        ({"corruptions": 7}, "Unknown value 7 for corruptions"),
+        ({"latin": True}, "one stream through all of them; give reset = 'never'"),
+        ({"timing": "late"}, "Unknown value 'late' for timing.*There are: wait, live"),
         ({"corruptions": ["fog", "fog"]}, "none twice in corruptions"),
         ({"corruptions": []}, "at least one entry"),
         ({"severities": 6}, "whole numbers from 1 to 5 for severities, got 6"),

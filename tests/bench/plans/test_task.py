@@ -12,7 +12,7 @@ import lmr
 from lmr.bench.inputs import find_dataset
 from lmr.bench.plans.choices import KEYS
 from lmr.bench.plans.plan import choose_plans, parse_plan, read_plan
-from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.plans.task import Task, list_tasks, make_latin_square
 from lmr.cli.parser import parse
 from lmr.data.corruptions import CORRUPTIONS
 
@@ -284,3 +284,28 @@ def test_auto_takes_the_values_for_the_classes_of_each_dataset() -> None:
     assert [task.run for task in chosen] == [task.run for task in by_preset] == [many[0].run, few[1].run]
     assert [task.entry.spec for task in chosen] == [many[0].entry.spec, few[1].entry.spec]
     assert chosen[0].command == many[0].command
+
+
+def test_unknown_domain_is_refused_with_those_of_the_set() -> None:
+    with pytest.raises(lmr.LmrError, match=r"'pocket-c' has no 'frog'. Did you mean 'fog'\? It has: gaussian_noise"):
+        make_tasks(corruptions="frog")
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+def test_latin_square_has_every_domain_once_at_every_place(count: int) -> None:
+    square = make_latin_square([str(k) for k in range(count)])
+    for lines in (square, list(zip(*square, strict=True))):
+        assert len(lines) == count
+        assert all(sorted(line) == [str(k) for k in range(count)] for line in lines)
+    if count % 2 == 0:
+        pairs = [pair for line in square for pair in itertools.pairwise(line)]
+        assert len(set(pairs)) == len(pairs) == count * (count - 1)
+
+
+def test_latin_square_of_domains_is_a_stream_for_each_order() -> None:
+    domains = ["fog", "frost", "snow"]
+    tasks = make_tasks(corruptions=domains, reset="never", latin=True)
+    assert [task.domains for task in tasks] == make_latin_square(domains)
+    assert len({task.run for task in tasks}) == 3
+    assert "--corruptions fog frost snow" in tasks[0].command
+    assert "--reset never" in tasks[0].command

@@ -320,3 +320,47 @@ def test_file_that_cannot_be_read_ends_the_run_and_its_thread(tmp_path: Path) ->
     with pytest.raises(lmr.LmrError, match=r"Cannot read '.*17\.png'"):
         run_task(task, tmp_path / "rows")
     assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
+
+
+def test_live_stream_does_not_wait(tmp_path: Path) -> None:
+    """TENT costs 1.4 forwards, rounded up to 2: it adapts on batches 0 and 2 and answers 1 and 3 as it is then."""
+    task = make_task("tent", timing="live")
+    row = run_task(task, tmp_path)
+    assert (row.order_text, row.protocol["timing"]) == ("shuffle live", "adapts on one batch in 2")
+    assert "--timing live" in row.command
+    assert task.run != make_task("tent").run
+    dataset, backbone = open_dataset("pocket-c"), lmr.load("pocket")
+    method = lmr.create("tent", backbone.classifier(dataset.classes))
+    expected: list[torch.Tensor] = []
+    for number, batch in enumerate(make_stream(dataset, "jpeg_compression", severity=5, limit=60, batch_size=16)):
+        images = backbone.preprocess(np.stack(batch.images))
+        expected.append((method.predict(images) if number % 2 else method.step(images)).logits.softmax(1).amax(1))
+    confidence = read_samples(tmp_path, row.run)["confidence"]
+    assert confidence == pytest.approx(torch.cat(expected).numpy(), rel=1e-5)
+    waited = read_samples(tmp_path, run_task(make_task("tent"), tmp_path).run)["confidence"]
+    assert np.array_equal(waited[:16], confidence[:16])
+    assert not np.array_equal(waited[48:], confidence[48:])
+    with pytest.raises(Stop):
+        run_task(task, tmp_path / "broken", RunCallbacks(stop_after(16)))
+    assert run_task(task, tmp_path / "broken").compare() == row.compare()
+
+
+@pytest.mark.parametrize(("method", "pace"), [("zeroshot", 1), ("lmr", 3), ("sar", 4)])
+def test_pace_of_live_timing_is_counted(method: str, pace: int, tmp_path: Path) -> None:
+    row = run_task(make_task(method, timing="live", images=16), tmp_path)
+    assert row.protocol["timing"] == f"adapts on one batch in {pace}"
+
+
+def test_method_that_keeps_nothing_is_frozen_while_it_is_late(tmp_path: Path) -> None:
+    late, frozen = (
+        read_samples(tmp_path, run_task(make_task(name, timing="live"), tmp_path).run)["confidence"]
+        for name in ("clipartt", "zeroshot")
+    )
+    assert late[16:] == pytest.approx(frozen[16:], rel=1e-5)
+    assert not np.allclose(late[:16], frozen[:16])
+
+
+def test_live_timing_without_a_count_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmr.bench.running.run.count_forwards", lambda *given: None)
+    with pytest.raises(lmr.LmrError, match="cannot be counted, so it has no live timing"):
+        run_task(make_task("tent", timing="live"), tmp_path)

@@ -30,6 +30,7 @@ from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.data.catalogue import EMBEDDED_SETS, NAMES
 from lmr.data.cifar import read_checksums
+from lmr.data.domains import DOMAIN_SETS
 from lmr.data.fetch.archives import download_file, unpack_archive
 from lmr.data.fetch.check import check_set
 from lmr.data.fetch.fetch import fetch_set, find_source
@@ -560,7 +561,7 @@ def test_full_disk_is_reported_before_the_download(serve: Any, monkeypatch: pyte
 
 
 def test_sources_are_complete() -> None:
-    assert set(NAMES) - set(EMBEDDED_SETS) <= set(SOURCES)
+    assert set(NAMES) - {*EMBEDDED_SETS, *DOMAIN_SETS} <= set(SOURCES)
     lengths = {"md5": 32, "sha256": 64}
     for source in SOURCES.values():
         assert source.archives or source.by_hand
@@ -597,6 +598,8 @@ def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     for name in EMBEDDED_SETS:
         with pytest.raises(ValueError, match=f"The images of '{name}' come with lmr; there is nothing to fetch"):
             find_source(name)
+    with pytest.raises(ValueError, match=r"lmr does not fetch 'pacs'; place it under --root as pacs/DOMAIN/CLASS"):
+        find_source("pacs")
 
 
 def test_command_fetches(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 FOLDER = "lmr-runs"  # default folder of runs
 RESETS = ("domain", "never")
+TIMINGS = ("wait", "live")
 DTYPES = ("float32", "bfloat16", "float16")
 KEYS = (
     "methods", "preset", "datasets", "corruptions", "severities", "backbones", "prompts", "batch_sizes", "seeds",
     "images", "order", "concentration", "block", "majority", "tail", "dominant", "onset", "reset", "rounds", "mix",
-    "forgetting", "recovery", "dtype", "device", "watch",
+    "latin", "timing", "forgetting", "recovery", "dtype", "device", "watch",
 )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lmr.bench.plans.choices import DTYPES, KEYS, RESETS
+from lmr.bench.plans.choices import DTYPES, KEYS, RESETS, TIMINGS
 from lmr.bench.plans.prompts import PromptSet, read_prompt_set
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
@@ -35,7 +35,6 @@ from lmr.core.registry import (
     split_address,
 )
 from lmr.core.spec import format_spec, parse_spec, suggest
-from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.dataset import CLEAN
 from lmr.data.names import ORDERS
 from lmr.data.streams import read_dominant
@@ -43,7 +42,6 @@ from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.watch.settings import read_watch
 
-DOMAINS = (*CORRUPTIONS, *EXTRA, CLEAN)
 OF_ORDERS = {
     "concentration": "dirichlet", "block": "classes", "majority": "skew", "tail": "skew", "dominant": "skew",
 }  # keys that only one order uses  # fmt: skip
@@ -92,6 +90,7 @@ class RunSettings:
     reset: str = "domain"
     rounds: int = 1  # of a stream through all domains
     mix: bool = False  # all domains shuffled into one stream
+    timing: str = "wait"  # "live": the stream does not wait for a step, see running/run.py
     forgetting: int = 0  # clean images to classify after the stream
     recovery: bool = False  # also measure how far zero-shot's errors are undone; adds a forward pass that is not timed
     dtype: str = "float32"
@@ -112,6 +111,7 @@ class Part(RunSettings):
     seeds: tuple[int, ...] = (1,)
     dominant: tuple[str, ...] = ("",)  # of the order "skew", one stream for each; "": the seed draws a class
     images: int | None = None  # use only the first ones of each stream
+    latin: bool = False  # of a stream through all domains: one in each order of a Latin square
     title: str = ""
 
 
@@ -239,6 +239,8 @@ def _check_order(values: Mapping[str, Any]) -> None:
         raise LmrError(f"The order 'haul' corrupts clean images itself; give corruptions = {CLEAN!r}.")
     if values.get("rounds", 1) > 1 and (values.get("reset") != "never" or values.get("mix")):
         raise LmrError("Several rounds are for one stream through all corruptions; give reset = 'never' and no mix.")
+    if values.get("latin") and (values.get("reset") != "never" or values.get("mix")):
+        raise LmrError("Orders of domains are for one stream through all of them; give reset = 'never' and no mix.")
     if kind == "file" and values.get("seeds", Part.seeds) != Part.seeds:
         raise LmrError("The order 'file' is the same for every seed; remove the seeds or give seeds = 1.")
 
@@ -405,7 +407,7 @@ def _device(key: str, value: Any) -> str:
 
 _READ: dict[str, Callable[[str, Any], Any]] = {
     "datasets": _texts(),
-    "corruptions": _texts(DOMAINS),
+    "corruptions": _texts(),
     "severities": _numbers(1, 5),
     "backbones": _texts(),
     "batch_sizes": _numbers(1),
@@ -421,6 +423,8 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "reset": _one(_texts(RESETS)),
     "rounds": _one(_numbers(1)),
     "mix": _truth,
+    "latin": _truth,
+    "timing": _one(_texts(TIMINGS)),
     "forgetting": _one(_numbers(0)),
     "recovery": _truth,
     "dtype": _one(_texts(DTYPES)),

@@ -22,7 +22,7 @@ from lmr.bench.plans.prompts import PromptSet
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import find_method
-from lmr.core.spec import parse_spec
+from lmr.core.spec import parse_spec, suggest
 from lmr.data.dataset import CLEAN, Dataset, MissingData
 from lmr.data.frames import BLEND
 from lmr.data.names import describe_order
@@ -30,7 +30,7 @@ from lmr.data.streams import Stream, make_stream
 from lmr.version import RESULTS_VERSION
 
 SEPARATOR = "|"
-OWN = ("folder:", "csv:")  # a path follows, which may hold any character
+OWN = ("folder:", "domains:", "csv:")  # a path follows, which may hold any character
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,8 @@ class Task(RunSettings):
             facts["onset"] = str(self.onset)
         if self.rounds > 1:
             facts["rounds"] = f"{self.rounds} rounds"
+        if self.timing != "wait":
+            facts["timing"] = self.timing
         return facts | {"hash": self.order_hash}
 
     @property
@@ -114,6 +116,7 @@ class Task(RunSettings):
         words += ["--reset", "never"] if (len(self.domains) > 1 or self.rounds > 1) and not self.mix else []
         words += ["--rounds", str(self.rounds)] if self.rounds > 1 else []
         words += ["--mix"] if self.mix else []
+        words += ["--timing", self.timing] if self.timing != "wait" else []
         words += ["--forgetting", str(self.forgetting)] if self.forgetting else []
         words += ["--recovery"] if self.recovery else []
         words += ["--dtype", self.dtype] if self.dtype != "float32" else []
@@ -252,7 +255,7 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
                 dataset=dataset,
                 data_digest=opened.digest_part((*domains, CLEAN) if part.onset else domains, severity),
                 domains=domains,
-                severity=0 if set(domains) == {CLEAN} and part.order != "haul" else severity,
+                severity=_find_severity(part, opened, domains, severity),
                 prompts=prompts,
                 prompt_facts=_describe_prompts(prompts, opened.classes),
                 batch_size=1,
@@ -278,15 +281,39 @@ def _describe_prompts(prompts: PromptSet, classes: tuple[str, ...]) -> dict[str,
     return prompts.describe(classes)
 
 
+def _find_severity(part: Part, dataset: Dataset, domains: Sequence[str], severity: int) -> int:
+    """Return the severity in the row: 0 where nothing is corrupted."""
+    plain = set(domains) == {CLEAN} or dataset.severities == (0,)
+    return 0 if plain and part.order != "haul" else severity
+
+
 def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
     """Return the domains of each stream: one per stream, or all in one."""
-    chosen = part.corruptions or dataset.domains
-    if unknown := [domain for domain in chosen if domain not in (*dataset.domains, *dataset.others)]:
-        known = ", ".join((*dataset.domains, *dataset.others))
+    chosen, known = part.corruptions or dataset.domains, (*dataset.domains, *dataset.others)
+    if unknown := [domain for domain in chosen if domain not in known]:
         hint = f" `lmr fetch {name_clean_set(dataset.name)}` gets the clean images." if unknown[0] == CLEAN else ""
-        raise LmrError(f"The dataset {dataset.name!r} has no {unknown[0]!r}; it has: {known}.{hint}")
+        raise LmrError(
+            f"The dataset {dataset.name!r} has no {unknown[0]!r}.{suggest(unknown[0], known)} It has: "
+            f"{', '.join(known)}.{hint}"
+        )
+    if part.latin:
+        return make_latin_square(chosen)
     alone = part.reset == "domain" and not part.mix
     return [(domain,) for domain in chosen] if alone else [tuple(chosen)]
+
+
+def make_latin_square(domains: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return as many orders of the domains as there are: each domain is once at every place.
+
+    If their number is even, each also follows every other one once (Williams, 1949).
+
+    Examples:
+        >>> make_latin_square("abcd")
+        [('a', 'b', 'd', 'c'), ('b', 'c', 'a', 'd'), ('c', 'd', 'b', 'a'), ('d', 'a', 'c', 'b')]
+    """
+    count = len(domains)
+    steps = [(place + 1) // 2 * (1 if place % 2 else -1) for place in range(count)]  # 0, 1, -1, 2, -2, …
+    return [tuple(domains[(first + step) % count] for step in steps) for first in range(count)]
 
 
 def count_source_images(method: type[Method], dataset: str, root: str | None, forgetting: int) -> int:
@@ -329,6 +356,8 @@ def _hash(task: Task) -> str:
         "recovery": task.recovery,
         "source_images": task.source_images,
     }
+    if task.timing != "wait":
+        content["timing"] = task.timing
     if task.source_images:
         content["source_data"] = find_clean_dataset(task.dataset, task.root).digest_part((CLEAN,), 0)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -37,10 +37,11 @@ class Step:
     offset: Tensor | None  # [C]
 
 
-def take_step(method: AnyMethod, images: Tensor, measure: bool, embedding: float = 0.0) -> Step:
+def take_step(method: AnyMethod, images: Tensor, measure: bool, embedding: float = 0.0, learns: bool = True) -> Step:
     """Adapt on a batch and answer it; ``measure`` also the peak memory, whose cost is not part of the time.
 
-    ``embedding`` are the seconds that it took to turn images into the tokens that are given in their place.
+    Without ``learns`` it has no time to adapt and answers with what it kept. ``embedding`` are the seconds that
+    it took to turn images into the tokens that are given in their place.
     """
     before = method.logit_offset()  # the answer holds the offset from before the batch's own update
     offset = None if before is None else before[0].clone()
@@ -48,16 +49,30 @@ def take_step(method: AnyMethod, images: Tensor, measure: bool, embedding: float
 
     def work() -> None:
         started = time.perf_counter()
-        answer = method.step(images)
+        answer = method.step(images) if learns else _answer_late(method, images)
         if images.is_cuda:
             torch.cuda.synchronize()
         found.append((answer, embedding + time.perf_counter() - started))
 
-    kept = sum(tensor.numel() * tensor.element_size() for tensor in method.state.values())
+    kept = measure_state(method)
     peak = measure_peak(work) + kept if measure else 0
     if not measure:
         work()
     return Step(*found[0], peak, offset)
+
+
+@torch.no_grad()
+def _answer_late(method: AnyMethod, images: Tensor) -> Prediction:
+    """Return the answer with the state that is there; methods that keep nothing answer as the frozen model."""
+    if method.memory_span == "stream":
+        return method.predict(images)
+    classifier = method.classifier
+    return Prediction(classifier.logits(classifier.cosines(classifier.features(images))))
+
+
+def measure_state(method: AnyMethod) -> int:
+    """Return the bytes of what a method has learnt."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in method.state.values())
 
 
 def record(

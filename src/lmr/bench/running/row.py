@@ -32,7 +32,7 @@ ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.xz"
 METRICS = (
     "accuracy", "macro_recall", "accuracy_second_half", "macro_recall_second_half", "ece", "nll", "classes_predicted",
     "effective_classes", "top_share", "late_top_share", "gate_share", "protected_size", "drift",
-    "clean_accuracy", "forwards", "ms_per_image", "peak_mb", "trainable",
+    "clean_accuracy", "forwards", "ms_per_image", "peak_mb", "trainable", "state_kb",
 )  # fmt: skip
 MEASURED = ("ms_per_image", "peak_mb")  # these depend on the machine and differ when a run is repeated
 UNCOMPARED = ("finished", "versions", "command", "method_file")  # when, where and with what a run was made

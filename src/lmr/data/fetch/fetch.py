@@ -11,6 +11,7 @@ from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock
 from lmr.core.spec import suggest
 from lmr.data.catalogue import EMBEDDED_SETS
+from lmr.data.domains import DOMAIN_SETS, LAYOUT
 from lmr.data.fetch.archives import download_file, unpack_archive
 from lmr.data.fetch.sources import SOURCES, Archive, SetSource
 from lmr.data.names import read_list
@@ -25,6 +26,8 @@ def find_source(name: str) -> SetSource:
         return SOURCES[name]
     if name in EMBEDDED_SETS:
         raise LmrError(f"The images of {name!r} come with lmr; there is nothing to fetch.")
+    if name in DOMAIN_SETS:
+        raise LmrError(f"lmr does not fetch {name!r}; place it under --root as {DOMAIN_SETS[name][0]}/{LAYOUT}.")
     raise LmrError(
         f"There is no dataset {name!r} to fetch.{suggest(name, SOURCES)} Choose one of: {', '.join(SOURCES)}."
     )
