@@ -21,10 +21,9 @@ from lmr.bench.running.bench import StartWorkers, run_bench
 from lmr.bench.running.row import Row
 from lmr.bench.running.workers import Event, WorkerPool, Workers
 from lmr.bench.table import format_table
-from lmr.cluster.nodes import find_nodes, list_versions
-from lmr.cluster.ray_bench import plan_workers
+from lmr.cluster.nodes import find_nodes
+from lmr.cluster.ray_bench import RayWorkers
 from lmr.cluster.ray_connection import import_ray
-from lmr.cluster.ray_pool import RayPool
 from lmr.core.errors import LmrError
 
 NODES = 2  # with one core each; as many workers on this machine
@@ -32,8 +31,9 @@ AIM = 0.9  # of the images per second of the workers
 
 DESCRIPTION = """\
 Run a plan in turns with two worker processes of this machine and on a Ray cluster of two nodes with one core each,
-which is started for this measurement. Images per second are counted while all workers are busy; the time until then
-is reported separately. The rows of both must be the same. Run nothing else meanwhile. Needs pip install 'lmr[ray]'."""
+which is started for this measurement. Images per second are counted from when every worker has finished a run, while
+all are busy; the time until then is reported separately. The rows of both must be the same. Run nothing else meanwhile.
+Needs pip install 'lmr[ray]'."""
 
 EXAMPLES = """\
 examples:
@@ -43,7 +43,7 @@ examples:
 
 @dataclass(frozen=True)
 class Turn:
-    """One bench: seconds until all workers were at work, and the images and seconds while all of them were."""
+    """One bench: seconds until every worker had finished a run, and the images and seconds from then on."""
 
     start: float
     images: int
@@ -92,7 +92,7 @@ class Overhead:
 
 
 class TimedWorkers:
-    """Workers whose time is measured from when all have begun until the first has no task left."""
+    """Workers whose time is measured from when each has finished a run until the first has no task left."""
 
     def __init__(self, pool: Workers) -> None:
         self.pool, self.count = pool, pool.count
@@ -112,20 +112,17 @@ class TimedWorkers:
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
         """Yield the events of the workers."""
-        done, reached, begun = set[str](), dict[str, int](), dict[int, float]()
+        done, images, warm = 0, 0, dict[int, float]()
         images_before = 0
         for event in self.pool.run(tasks):
             now = time.monotonic()
-            if event.kind in ("progress", "done"):
-                reached[event.task.run] = event.task.images if event.kind == "done" else event.images
-            if event.kind == "progress" and len(begun) < self.count and event.worker not in begun:
-                begun[event.worker] = now
-                images_before = sum(reached.values())
             if event.kind in ("done", "failed"):
-                done.add(event.task.run)
-                if len(done) == len(tasks) - self.count + 1 and len(begun) == self.count:
-                    first = max(begun.values())
-                    self.turn = Turn(first - self._started, sum(reached.values()) - images_before, now - first)
+                done, images = done + 1, images + event.task.images
+                if event.worker not in warm and len(warm) < self.count:
+                    warm[event.worker], images_before = now, images
+                if done == len(tasks) - self.count + 1 and len(warm) == self.count:
+                    first = max(warm.values())
+                    self.turn = Turn(first - self._started, images - images_before, now - first)
             yield event
 
 
@@ -133,19 +130,18 @@ def measure_overhead(plans: Sequence[Plan], turns: int, root: str | None, log: C
     """Run the plans ``turns`` times with workers of this machine and as often on the nodes of a cluster."""
     if turns < 1:
         raise LmrError(f"Expected at least one turn, got {turns}.")
-    if len(list_tasks(list(plans), root, log)) <= NODES:
-        raise LmrError(f"Expected a plan with more than {NODES} runs, so that all workers are busy for a time.")
+    if len(list_tasks(list(plans), root, log)) <= 2 * NODES:
+        raise LmrError(f"Expected a plan with more than {2 * NODES} runs, so that all workers are busy for a time.")
     began = time.monotonic()
     with _start_nodes() as ray:
-        nodes, versions = find_nodes(ray), list_versions()
+        find_nodes(ray)  # starts a process on each
         cluster_seconds = time.monotonic() - began
 
         def start_here(tasks: Sequence[Task], folder: Path, seconds: float) -> WorkerPool:
             return WorkerPool(NODES, 1, folder, seconds)
 
-        def start_there(tasks: Sequence[Task], folder: Path, seconds: float) -> RayPool:
-            count, threads = plan_workers(tasks, nodes, NODES)
-            return RayPool(ray, count, threads, folder, seconds, versions, NODES)
+        def start_there(tasks: Sequence[Task], folder: Path, seconds: float) -> RayWorkers:
+            return RayWorkers(ray, folder, 1, None, NODES)
 
         found: dict[StartWorkers, list[Turn]] = {start_here: [], start_there: []}
         kept: dict[str, Any] = {}
@@ -175,7 +171,7 @@ def _run(plans: Sequence[Plan], root: str | None, start: StartWorkers) -> tuple[
         raise LmrError(f"A run failed: {result.failures[0].message}")
     turn = timed[0].turn
     if turn is None or not turn.images:
-        raise LmrError(f"The plan ended before {NODES} workers were at work; give one with more or longer runs.")
+        raise LmrError(f"The plan ended soon after {NODES} workers had begun; give one with more or longer runs.")
     return turn, result.rows
 
 

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.row import read_rows, read_samples
 from lmr.bench.running.workers import Event
-from lmr.cluster import actor_pool
-from lmr.cluster.nodes import Node, list_versions
-from lmr.cluster.ray_bench import describe_placement, plan_workers, run_ray_bench
-from lmr.cluster.ray_pool import RayPool
-from lmr.core.state import read_state
-from predict_runs import posix, start, wait_for_growth
-from ray_maker import expect_free, make_cluster, start_together, taking_interrupts, wait_for_nodes
+from lmr.cluster import ray_bench
+from lmr.cluster.ray_bench import RayWorkers, describe_placement, run_on_node, run_ray_bench
+from lmr.core.errors import LmrError
+from predict_runs import posix
+from ray_maker import expect_free, make_cluster, taking_interrupts, wait_for_nodes
 
-pytestmark = pytest.mark.ray
 TABLE: dict[str, Any] = {
     "methods": ["zeroshot", "lmr"],
     "datasets": "pocket-c",
@@ -55,38 +51,9 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def long_here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The plan of runs that are long enough to be met in the middle, on one machine."""
-    folder = tmp_path_factory.mktemp("long")
-    run_bench(make_long_plan(), folder, workers=2, screen=io.StringIO())
-    return folder
-
-
-def make_long_plan() -> Plan:
-    return make_plan(methods="lmr", images=800)
-
-
 @pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """The runs that are started, each with the images that its checkpoint has."""
-    real, noted = RayPool.start_job, list[tuple[str, int]]()
-
-    def start_job(self: RayPool, actor: Any, job: Task) -> Any:
-        state = Checkpoint(self.folder, job.run).state
-        noted.append((job.run, int(read_state(state)[1]["note.images"]) if state.exists() else 0))
-        return real(self, actor, job)
-
-    monkeypatch.setattr(RayPool, "start_job", start_job)
-    return noted
-
-
-def is_in_the_middle(pool: RayPool, event: Event) -> bool:
-    """Whether a worker has finished two batches, so that there is a checkpoint, and has many to go."""
-    worker = pool.workers.get(event.worker)
-    if worker is None or worker.job is None or pool.ray.wait([worker.result], timeout=0)[0]:
-        return False
-    return event.kind == "progress" and 2 * 8 <= event.images <= event.task.images // 2
+def task() -> Task:
+    return list_tasks([make_plan(methods="zeroshot", corruptions="fog", images=16)])[0]
 
 
 def expect_same(folder: Path, other: Path) -> None:
@@ -98,123 +65,94 @@ def expect_same(folder: Path, other: Path) -> None:
             assert values.tobytes() == theirs[name].tobytes(), name
 
 
-def test_two_nodes_give_the_rows_and_samples_of_one_machine(
-    cluster: Any, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expect_free(cluster[0], 2)
-    start_together(monkeypatch)
+def test_failed_run_says_why_and_a_node_with_other_files_is_refused(task: Task, tmp_path: Path) -> None:
+    """What is wrong with the run is a value; what is wrong with the node is an error."""
+    failed = run_on_node(dataclasses.replace(task, entry=dataclasses.replace(task.entry, watch="nonsense")))
+    assert failed.row is None
+    assert failed.message
+    assert "Traceback" in failed.details
+    for name in ("data_digest", "weights"):
+        with pytest.raises(LmrError, match=r"its (dataset|model) '\S+' is not that of the driver's machine"):
+            run_on_node(dataclasses.replace(task, **{name: "another"}))
+    file = tmp_path / "own.py"
+    own = dataclasses.replace(task, entry=dataclasses.replace(task.entry, file=str(file), file_digest="another"))
+    with pytest.raises(LmrError, match="Cannot read the method file"):
+        run_on_node(own)
+    file.touch()
+    with pytest.raises(LmrError, match=r"its method file '.*own\.py' is not that of the driver's machine"):
+        run_on_node(own)
+
+
+@pytest.mark.ray
+def test_two_nodes_give_the_rows_and_samples_of_one_machine(cluster: Any, here: Path, tmp_path: Path) -> None:
     screen = io.StringIO()
-    outcome = run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=screen)
-    assert outcome.failures == []
+    result = run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=screen)
+    assert result.failures == []
     expect_same(tmp_path, here)
-    shown = screen.getvalue()
-    assert shown.count("lmr: node ") == 2
-    assert len({line.split("  ")[0].split("] ")[1] for line in shown.splitlines() if line.startswith("[")}) == 2  # both
-    assert list(tmp_path.glob("checkpoints/*")) == []
-
-
-def test_placement_names_nodes_workers_and_groups(cluster: Any) -> None:
-    text = describe_placement(cluster[0], [make_plan()], None, None)
-    assert text.count("Node ") == text.count(" GB free, 1 worker\n") == 2
-    assert "Workers: 2, with 1 thread each." in text
-    assert "   2 runs on one worker: pocket, pocket-c fog 5" in text
+    assert screen.getvalue().count("lmr: node ") == 2
+    text = describe_placement(cluster[0], [make_plan()], None)
+    assert text.count("Node ") == 2
+    assert "Tasks at the same time: 2, with 1 thread each." in text
+    assert "   2 runs on the same images: pocket, pocket-c fog 5" in text
     assert "Runs: 4, images: 384." in text
 
 
-def test_large_models_get_the_threads_of_the_smallest_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    tasks = list_tasks([make_plan()])
-    nodes = [Node(name, name, cores, 0, {}, 0.0) for name, cores in (("a", 8), ("b", 4))]
-    assert plan_workers(tasks, nodes, None) == (12, 1)
-    assert plan_workers(tasks, nodes, 3) == (3, 1)
-    monkeypatch.setattr("lmr.bench.running.bench.is_small_model", lambda *model: False)
-    assert plan_workers(tasks, nodes, None) == (3, 4)
+@pytest.mark.ray
+def test_node_that_lacks_the_data_ends_the_bench_with_its_name(cluster: Any, task: Task, tmp_path: Path) -> None:
+    foreign = dataclasses.replace(task, data_digest="another")
+    message = r"The node \S+ cannot do its part: its dataset 'pocket-c' is not that of the driver's machine"
+    with RayWorkers(cluster[0], tmp_path, 1, None, 2) as workers, pytest.raises(LmrError, match=message):
+        list(workers.run([foreign]))
 
 
 @posix
+@pytest.mark.ray
 def test_interrupt_leaves_the_cluster_clean_and_the_bench_resumes(
-    cluster: Any, long_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[tuple[str, int]]
+    cluster: Any, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, screen = RayPool.run, io.StringIO()
+    real = RayWorkers.run
 
-    def interrupt(self: RayPool, tasks: Sequence[Task]) -> Iterator[Event]:
+    def interrupt(self: RayWorkers, tasks: list[Task]) -> Iterator[Event]:
         for event in real(self, tasks):
-            if is_in_the_middle(self, event):
-                signal.raise_signal(signal.SIGINT)
             yield event
+            if event.kind == "done":
+                signal.raise_signal(signal.SIGINT)
 
-    message = r"[01] of 2 runs are finished and kept .* the same command again"
-    monkeypatch.setattr(actor_pool, "POLL_SECONDS", 0.05)  # to see workers in the middle of short runs
-    monkeypatch.setattr(RayPool, "run", interrupt)
-    with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=message):
-        run_ray_bench(cluster[0], [make_long_plan()], tmp_path, screen=io.StringIO())
-    monkeypatch.setattr(RayPool, "run", real)
-    assert list((tmp_path / "checkpoints").glob("*.state"))
+    monkeypatch.setattr(RayWorkers, "run", interrupt)
+    with taking_interrupts(), pytest.raises(KeyboardInterrupt, match=r"1 of 4 runs are finished and kept"):
+        run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=io.StringIO())
+    monkeypatch.undo()
     expect_free(cluster[0], 2)
-    starts.clear()
-    assert run_ray_bench(cluster[0], [make_long_plan()], tmp_path, screen=screen).failures == []
-    assert max(images for _, images in starts) >= 2 * 8
-    assert "cannot be used" not in screen.getvalue()
-    expect_same(tmp_path, long_here)
-
-
-@posix
-def test_killed_driver_is_continued_by_the_same_command(cluster: Any, here: Path, tmp_path: Path) -> None:
-    arguments = [word for key in ("methods", "datasets", "backbones", "corruptions", "images", "batch_sizes")
-             for word in (f"--{key.replace('_', '-')}", *np.atleast_1d(TABLE[key]).astype(str))]  # fmt: skip
-    process = start("bench", *arguments, "--out", str(tmp_path), "--ray", cluster[1].address)
-    wait_for_growth(process, tmp_path / "rows.jsonl", 0)
-    process.kill()
-    process.communicate()
-    expect_free(cluster[0], 2)  # Ray ends the actors of a driver that has gone
-    outcome = run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=io.StringIO())
-    assert outcome.failures == []
-    assert outcome.skipped > 0
+    assert run_ray_bench(cluster[0], [make_plan()], tmp_path, screen=io.StringIO()).skipped == 1
     expect_same(tmp_path, here)
 
 
-def test_task_that_no_node_can_do_fails_with_the_reason(cluster: Any, tmp_path: Path) -> None:
-    task = list_tasks([make_plan(methods="zeroshot", corruptions="fog")])[0]
-    foreign = dataclasses.replace(task, data_digest="another")
-    with RayPool(cluster[0], 2, 1, tmp_path, 15.0, list_versions()) as pool:
-        events = list(pool.run([foreign]))
-    assert "The node" in events[0].message
-    assert "is not used for pocket-c" in events[0].message
-    assert events[-1].kind == "failed"
-    assert events[-1].message == (
-        "No node can run it. Its files of the dataset 'pocket-c' are not those of the driver's machine."
-    )
-
-
-def test_node_with_other_versions_runs_nothing(cluster: Any, tmp_path: Path) -> None:
-    task = list_tasks([make_plan(methods="zeroshot", corruptions="fog")])[0]
-    with RayPool(cluster[0], 1, 1, tmp_path, 15.0, list_versions() | {"torch": "0"}) as pool:
-        kinds = {event.kind for event in pool.run([task])}
-    assert kinds == {"message", "failed"}
-
-
-def test_dead_node_costs_time_only(
-    cluster: Any, long_here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: list[tuple[str, int]]
+@pytest.mark.ray
+def test_killed_processes_and_a_dead_node_cost_time_only(
+    cluster: Any, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second node is killed while its worker is at work; the run continues elsewhere from its checkpoint."""
+    def die_once(task: Task, run: Any = run_on_node) -> Any:
+        mark = tmp_path / f"killed-{task.run}"
+        if task.entry.label == "LMR" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return run(task)
+
     ray, nodes = cluster
-    expect_free(ray, 2)
-    start_together(monkeypatch)
-    monkeypatch.setattr(actor_pool, "POLL_SECONDS", 0.05)
-    rows, messages, killed = {}, [], ""
-    victim = nodes.list_all_nodes()[-1]
-    with RayPool(ray, 2, 1, tmp_path, 0.0, list_versions()) as pool:
-        for event in pool.run(list_tasks([make_long_plan()])):
-            if not killed and is_in_the_middle(pool, event) and pool.workers[event.worker].node == victim.node_id:
-                nodes.remove_node(victim, allow_graceful=False)
-                killed = event.task.run
-            if event.kind == "message":
-                messages.append(event.message)
+    with monkeypatch.context() as patch:
+        patch.setattr(ray_bench, "run_on_node", die_once)
+        assert run_ray_bench(ray, [make_plan()], tmp_path / "a", screen=io.StringIO()).failures == []
+    expect_same(tmp_path / "a", here)
+    assert len(list(tmp_path.glob("killed-*"))) == 2
+    wanted = list_tasks([make_plan()])
+    second, rows = nodes.list_all_nodes()[-1], {}
+    with RayWorkers(ray, tmp_path / "b", 1, None, 2) as workers:
+        for event in workers.run(wanted):
+            if second is not None and event.worker == 1:  # both nodes have a run
+                nodes.remove_node(second, allow_graceful=False)
+                second = None
             if event.row is not None:
-                rows[event.task.run] = event.row
+                rows[event.task.run] = event.row.compare()
     nodes.add_node(num_cpus=1)
     wait_for_nodes(ray, 2)
-    assert any("starts again from its checkpoint" in text for text in messages)
-    assert not any("cannot be used" in text for text in messages)
-    assert [images >= 8 for run, images in starts if run == killed] == [False, True]
-    expected = {row.run: row.compare() for row in read_rows(long_here)[0]}
-    assert {run: row.compare() for run, row in rows.items()} == expected
+    assert rows == {row.run: row.compare() for row in read_rows(here)[0]}

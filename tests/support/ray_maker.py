@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from lmr.cluster.actor_pool import ActorPool
-
 
 @contextlib.contextmanager
 def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
@@ -38,22 +36,6 @@ def make_cluster(nodes: int = 2) -> Iterator[tuple[Any, Any]]:
         cluster.shutdown()
 
 
-def start_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pools begin when all their workers are there; otherwise the first may do all the work meanwhile."""
-    hire = ActorPool._hire
-
-    def hire_all(self: ActorPool[Any, Any, Any], left: list[Any]) -> list[str]:
-        begin = not self.workers
-        messages = hire(self, left)
-        while begin and self.starting:
-            places = [newcomer.place for newcomer in self.starting.values()]
-            assert len(self.ray.wait(places, num_returns=len(places), timeout=120)[0]) == len(places)
-            messages += hire(self, left)
-        return messages
-
-    monkeypatch.setattr(ActorPool, "_hire", hire_all)
-
-
 def wait_for_nodes(ray: Any, count: int) -> None:
     """Until so many nodes are alive."""
     end = time.monotonic() + 60
@@ -63,7 +45,7 @@ def wait_for_nodes(ray: Any, count: int) -> None:
 
 
 def expect_free(ray: Any, cores: int) -> None:
-    """No actor is left: soon all cores are free again."""
+    """Nothing runs any more: soon all cores are free again."""
     end = time.monotonic() + 60
     while ray.available_resources().get("CPU", 0) < cores:
         assert time.monotonic() < end, ray.available_resources()

@@ -60,6 +60,8 @@ examples:
   a new folder every day, each run starting from what the last one learnt:
     lmr predict monday  --labels names.txt --state camera.state --out monday.jsonl
     lmr predict tuesday --labels names.txt --state camera.state --out tuesday.jsonl
+  the same with other labels from today on:
+    lmr predict wednesday --labels new.txt --state camera.state --adopt --out wednesday.jsonl
   images that are bad from the first on, with about as many of each class:
     lmr predict foggy --labels names.txt --prior uniform --out foggy.jsonl
   a road camera whose class shares are known; the other classes share the rest evenly:
@@ -105,7 +107,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_fields(parser, PredictOptions, method="SPEC", prior="WORD|SHARES|FILE", budget="X")
     add_prompt_options(parser)
     add_fields(parser, PredictOptions, batch_size="N", top="N", every="N", column="NAME", out="FILE", state="FILE")
-    add_fields(parser, PredictOptions, watch="on|report|off")
+    add_fields(parser, PredictOptions, adopt=None, watch="on|report|off")
     add_fields(parser.add_mutually_exclusive_group(), PredictOptions, resume=None, overwrite=None)
     group = parser.add_argument_group("streams and clusters")
     add_fields(group, PredictOptions, stream_by="folder|REGEX|column:NAME", shards="N")
@@ -116,8 +118,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         const="local",
         metavar="ADDRESS",
         help="label the shards on a Ray cluster: at ADDRESS, auto for one that this machine belongs to, or (without an "
-        "address) one that is started here for the time of the command. Needs pip install 'lmr[ray]'; local files "
-        "must have the same paths on all nodes",
+        "address) one that is started here for the time of the command. Needs pip install 'lmr[ray]'; images "
+        "must have the same paths on all nodes, and --out is in a folder that they share or at an address such as s3://",
     )
     add("--dry-run", action="store_true", help="show the streams, with --ray also shards and nodes; label nothing")
     add_model_options(parser)
@@ -139,8 +141,8 @@ def run(options: argparse.Namespace) -> str | None:
     if summary is None:
         return None
     print(f"lmr: {summary}", file=sys.stderr)
-    if summary.adaptation is not None:
-        print(f"lmr: {summary.adaptation}", file=sys.stderr)
+    for sentence in filter(None, (summary.adaptation, summary.comparison)):
+        print(f"lmr: {sentence}", file=sys.stderr)
     return summary.complaint
 
 
@@ -150,8 +152,8 @@ def _run_streams(options: argparse.Namespace, given: PredictOptions) -> PredictS
 
     plan = plan_streams(options.sources, given)
     if options.ray:
-        from lmr.cluster.predicting.ray_predict import describe_shards, run_ray_predict
         from lmr.cluster.ray_connection import connect
+        from lmr.cluster.ray_predict import describe_shards, run_ray_predict
 
         with connect(options.ray) as ray:
             if not options.dry_run:

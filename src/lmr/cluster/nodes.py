@@ -43,12 +43,12 @@ class Node:
 
 
 def choose_threads(small: bool, nodes: Sequence[Node]) -> int:
-    """Return the threads of every worker: one for small models, otherwise the cores of the smallest node."""
+    """Return the threads of every task: one for small models, otherwise the cores of the smallest node."""
     return 1 if small else min(node.cores for node in nodes)
 
 
 def count_places(nodes: Sequence[Node], threads: int) -> int:
-    """Return the number of workers with ``threads`` threads that the nodes have room for."""
+    """Return the number of tasks with ``threads`` threads that the nodes have room for."""
     return max(1, sum(node.cores // threads for node in nodes))
 
 
@@ -66,32 +66,11 @@ def count_free_places(ray: Any, cpus: float, gpus: float = 0.0) -> dict[str, int
     }
 
 
-def choose_node(cores: Mapping[str, float], workers: Mapping[str, int]) -> str:
-    """Return the node that gets the next worker: the one with the fewest per core. Nodes are given by Ray's ids."""
-    return min(cores, key=lambda node: workers.get(node, 0) / cores[node])
-
-
-def place_workers(nodes: Sequence[Node], count: int, threads: int) -> dict[str, int]:
-    """Return the number of workers that each node gets if its cores are free, by Ray's id of the node."""
-    placed = dict.fromkeys((node.key for node in nodes), 0)
-    for _ in range(count):
-        room = {node.key: node.cores for node in nodes if node.cores // threads > placed[node.key]}
-        if not room:
-            break
-        placed[choose_node(room, placed)] += 1
-    return placed
-
-
-def describe_workers(nodes: Sequence[Node], count: int, threads: int) -> list[str]:
-    """Return the nodes and the workers of a pool, in lines."""
-    placed = place_workers(nodes, count, threads)
-    lines = [f"Node {node.description}, {count_workers(placed[node.key])}" for node in nodes]
-    return [*lines, f"Workers: {count}, with {threads} {'thread' if threads == 1 else 'threads'} each."]
-
-
-def count_workers(number: int) -> str:
-    """Return a number of workers as text."""
-    return "1 worker" if number == 1 else f"{number} workers"
+def describe_nodes(nodes: Sequence[Node], threads: int) -> list[str]:
+    """Return the nodes, and how many tasks have room on them at the same time, in lines."""
+    lines = [f"Node {node.description}" for node in nodes]
+    each = "1 thread" if threads == 1 else f"{threads} threads"
+    return [*lines, f"Tasks at the same time: {count_places(nodes, threads)}, with {each} each."]
 
 
 def list_versions() -> dict[str, str]:

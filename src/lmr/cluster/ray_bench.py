@@ -1,29 +1,32 @@
-"""``lmr bench --ray``: the bench of one machine with a pool on the nodes of a cluster."""
+"""``lmr bench --ray``: the bench of one machine with its runs as tasks on the nodes of a cluster."""
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import sys
+import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
+from lmr.bench.inputs import describe_backbone, find_dataset
 from lmr.bench.plans.choices import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import BenchResult, are_small, check_workers, run_bench
-from lmr.bench.running.run import SAVE_SECONDS
-from lmr.cluster.nodes import (
-    Node,
-    check_nodes,
-    choose_threads,
-    count_places,
-    describe_workers,
-    find_nodes,
-    list_versions,
-)
-from lmr.cluster.ray_pool import RayPool
+from lmr.bench.running.row import Row
+from lmr.bench.running.run import run_task
+from lmr.bench.running.workers import Event, choose_task
+from lmr.cluster.nodes import check_nodes, choose_threads, count_places, describe_nodes, find_nodes, list_versions
+from lmr.cluster.tasks import TaskPool
+from lmr.core.errors import LmrError, describe_error
+from lmr.core.files import write_atomically
+from lmr.core.registry import load_method_file
 
 
 def run_ray_bench(
@@ -34,47 +37,116 @@ def run_ray_bench(
     root: str | None = None,
     sources: Sequence[str | os.PathLike[str]] = (),
     *,
-    save_seconds: float = SAVE_SECONDS,
     screen: TextIO | None = None,
 ) -> BenchResult:
     """Run a bench on the nodes of a cluster: the same rows and samples in ``folder``, written by this process.
 
-    All nodes must have the same versions and, under ``root``, the same datasets. Every worker has one thread for small
+    All nodes must have the same versions and, under ``root``, the same datasets. Every run has one thread for small
     models, otherwise as many as the smallest node has cores; so has a bench that is resumed, whatever is left of it.
     """
     check_workers(workers)
-    nodes, versions, shown = find_nodes(ray), list_versions(), screen or sys.stderr
-    for message in check_nodes(nodes, versions):
+    nodes, shown = find_nodes(ray), screen or sys.stderr
+    for message in [*check_nodes(nodes, list_versions()), *(f"node {node.description}" for node in nodes)]:
         print(f"lmr: {message}", file=shown)
-    for node in nodes:
-        print(f"lmr: node {node.description}", file=shown)
 
-    def start(tasks: Sequence[Task], target: Path, seconds: float) -> RayPool:
-        count, threads = plan_workers(tasks, nodes, workers)
-        return RayPool(ray, count, threads, target, seconds, versions, workers or len(tasks))
+    def start(tasks: Sequence[Task], target: Path, seconds: float) -> RayWorkers:
+        threads = choose_threads(are_small(tasks), nodes)
+        return RayWorkers(ray, target, threads, workers, count_places(nodes, threads))
 
-    return run_bench(
-        plans, folder, root=root, sources=sources, save_seconds=save_seconds, screen=screen, start_workers=start
-    )
+    return run_bench(plans, folder, root=root, sources=sources, screen=screen, start_workers=start)
 
 
-def plan_workers(tasks: Sequence[Task], nodes: Sequence[Node], workers: int | None) -> tuple[int, int]:
-    """Return the number of workers, and of the threads of each."""
-    threads = choose_threads(are_small(tasks), nodes)
-    places = count_places(nodes, threads)
-    return min(workers or places, places), threads
-
-
-def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None, workers: int | None) -> str:
-    """Describe the nodes, the workers, and the groups of runs that share a model and images."""
+def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None) -> str:
+    """Describe the nodes, and the groups of runs that share a model and images."""
     nodes = find_nodes(ray)
     odd = check_nodes(nodes, list_versions())
     tasks = list_tasks(list(plans), root, lambda message: print(f"lmr: {message}", file=sys.stderr))
-    count, threads = plan_workers(tasks, nodes, workers)
-    lines = [*odd, *describe_workers(nodes, min(count, len(tasks)), threads)]
+    lines = [*odd, *describe_nodes(nodes, choose_threads(are_small(tasks), nodes))]
     groups = Counter((task.backbone, task.dataset, task.domain, task.severity) for task in tasks)
     for (backbone, dataset, domain, severity), runs in groups.items():
-        lines.append(f"  {runs:4} runs on one worker: {backbone}, {dataset} {domain} {severity or ''}".rstrip())
-    lines.append(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.")
-    lines.append("A worker that has finished its group helps with another.")
-    return "\n".join(lines)
+        lines.append(f"  {runs:4} runs on the same images: {backbone}, {dataset} {domain} {severity or ''}".rstrip())
+    return "\n".join([*lines, f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}."])
+
+
+class RayWorkers:
+    """The nodes of a cluster as the workers of a bench, ``most`` runs at a time; a context manager."""
+
+    def __init__(self, ray: Any, folder: Path, threads: int, most: int | None, places: int) -> None:
+        self.folder = folder
+        self.count = min(most or places, places)  # of the nodes at the start
+        self._pool = TaskPool[Task, RunResult](ray, run_on_node, threads, most)
+        self._nodes: dict[int, str] = {}
+
+    def __enter__(self) -> RayWorkers:
+        self._pool.__enter__()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._pool.__exit__(*problem)
+
+    def describe(self, worker: int) -> str:
+        """Return the node that did a run."""
+        return self._nodes.get(worker, "")
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
+        """Run the tasks and yield an event when one begins and when it ends."""
+        for report in self._pool.run(tasks, _choose):
+            task, result = report.job, report.value
+            self._nodes[report.slot] = report.node
+            if result is not None and result.row is not None:
+                samples = self.folder / "samples"
+                samples.mkdir(parents=True, exist_ok=True)
+                write_atomically(samples / f"{task.run}.npz", result.samples)
+                yield Event("done", report.slot, task, row=result.row)
+            elif result is not None:
+                yield Event("failed", report.slot, task, message=result.message, details=result.details)
+            elif report.error:
+                yield Event("failed", report.slot, task, message=report.error)
+            else:
+                yield Event("progress", report.slot, task)
+
+
+def _choose(left: list[Task], last: Task | None, busy: list[Task]) -> Task:
+    """Return a task of the group that the free process has model and images of, or one of a group nobody is at."""
+    return choose_task(left, () if last is None else last.group, [task.group for task in busy])
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A row and its samples, or the reason of a failure."""
+
+    row: Row | None = None
+    samples: bytes = b""
+    message: str = ""
+    details: str = ""
+
+
+def run_on_node(task: Task) -> RunResult:
+    """Run a task in this process, which keeps the model and the images of its last run. LmrError: not on this node."""
+    _check_inputs(task)
+    with TemporaryDirectory(prefix="lmr-run-") as folder:
+        try:
+            row = run_task(task, Path(folder), save_seconds=math.inf)
+        except Exception as error:
+            return RunResult(message=describe_error(error), details=traceback.format_exc())
+        return RunResult(row, (Path(folder) / "samples" / f"{task.run}.npz").read_bytes())
+
+
+def _check_inputs(task: Task) -> None:
+    """Refuse a node that would give other numbers than the driver's machine."""
+    entry = task.entry
+    found = {
+        f"method file {entry.file!r}": (entry.file and load_method_file(entry.file), entry.file_digest),
+        f"dataset {task.dataset!r}": (_digest(task.dataset, task.root, task.domains, task.severity), task.data_digest),
+        f"model {task.backbone!r}": (describe_backbone(task.backbone, task.dtype, task.device), task.weights),
+    }
+    for name, (here, there) in found.items():
+        if here != there:
+            raise LmrError(f"its {name} is not that of the driver's machine; give it the same files.")
+
+
+@functools.cache
+def _digest(name: str, root: str | None, domains: tuple[str, ...], severity: int) -> str:
+    """Return the digest of images on this node."""
+    dataset = find_dataset(name, root)
+    return dataset.digest_part(domains, severity or max(dataset.severities))

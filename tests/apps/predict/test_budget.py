@@ -29,6 +29,12 @@ def test_the_best_within_the_budget(clip: ZeroShot, budget: float) -> None:
         assert (count_forwards(lmr.create("lmr", clip, **switch.values), 64) or 0) > budget + NEAR
 
 
+def test_default_method_has_the_bias_alone_for_one_forward(clip: ZeroShot) -> None:
+    chosen = [choose_switch("steady", clip, budget, 64) for budget in (1, 3)]
+    assert [one.values for one in chosen] == [{"lr": 0.0}, {}]
+    assert chosen[0].forwards == 1
+
+
 def test_single_images_all_teach(clip: ZeroShot) -> None:
     """A quarter of one image is one image: the switch saves nothing there, and is not said to."""
     assert choose_switch("lmr", clip, 1.5, 64).values == {"share": 0.25}

@@ -118,7 +118,8 @@ def test_every_picture_gets_its_line_in_order(here: Path, model: str, capsys: py
     assert lines == expect_lines(model, names, broken, 4, 3)
     assert "größe" in (here / "lines.jsonl").read_text("utf-8")
 
-    (summary,) = err.splitlines()
+    summary, compared = err.splitlines()
+    assert compared.startswith("lmr: Of 2 answers that were compared, ")
     assert summary.startswith("lmr: 10 images, 2 with an error, ")
     labels = [line["label"] for line in lines if "label" in line]
     share = max(map(labels.count, labels)) / 8
@@ -365,7 +366,7 @@ def test_a_state_serves_without_an_output_file_too(here: Path, capsys: pytest.Ca
     second = run_here(capsys, "a/img2.png", "a/img3.png", *words)
     assert (first[0], second[0]) == (0, 0)
     assert (first[1] + second[1]).encode() == (here / "o.jsonl").read_bytes()
-    assert second[2].endswith("results on standard output, state in two.state\n")
+    assert "results on standard output, state in two.state\n" in second[2]
     assert same_state(here / "one.state", here / "two.state", notes=False)
 
 
@@ -537,3 +538,24 @@ def test_default_answers_as_the_frozen_model_until_the_images_change(
     assert both[first - 1 :] != plain[first - 1 :]
     _, _, said = run_here(capsys, "b", *words, "--prior", "uniform", "--out", "b.jsonl")
     assert said.splitlines()[1] == "lmr: Adapted on all 192 images."
+
+
+def test_a_state_with_other_labels_is_adopted_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = draw_pictures(tmp_path / "images", range(6))
+    predict_images(folder, LABELS, state="camera.state", out="first.jsonl")
+    old, facts = read_state("camera.state")
+    assert json.loads(facts["names"]) == LABELS
+    labels = [LABELS[3], "striped star", *LABELS[:2]]
+    given = {"state": "camera.state", "out": "second.jsonl", "adopt": True}
+    with pytest.raises(lmr.LmrError, match="--adopt"):
+        predict_images(folder, labels, **given | {"adopt": False})
+    predict_images(folder, labels, **given)
+    new, facts = read_state("camera.state")
+    assert json.loads(facts["names"]) == labels
+    assert new["images"].tolist() == [12]
+    assert new["predicted"].sum() == 6 + old["predicted"][0, [3, 0, 1]].sum()
+    assert {line["label"] for line in read_lines(tmp_path / "second.jsonl")} <= set(labels)
+    for wrong in ({"state": None}, {"resume": True}):
+        with pytest.raises(lmr.LmrError, match="--adopt is for the --state"):
+            predict_images(folder, labels, **given | wrong)

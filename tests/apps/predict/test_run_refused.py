@@ -79,7 +79,7 @@ def stopped(stopped_run: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
         ),
         (["--method", "steady"], "not to steady; give --method lmr to go on with it, or another --out to start anew."),
         (["--model", "poket"], "Did you mean 'pocket'?"),
-        (["--model", "photo"], "The photo model does not know the word 'red'"),
+        (["--model", "photo"], "The photo model does not know 'red"),
         (["--batch-size", "3"], "The run had --batch-size 2; resume with the same"),
         (["--top", "4"], "The run had --top 5; resume with the same"),
         (["--memory", "lean"], "The run had --memory fast; resume with the same"),

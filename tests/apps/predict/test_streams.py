@@ -344,41 +344,36 @@ def test_column_that_is_missing_or_empty_is_refused(here: Path) -> None:
         split_streams(["list.csv"], "column:cam")
 
 
-# The work folder: answers from elsewhere are taken over in order, and merged whole or not at all.
+# The work folder, on this machine and at an address: files are replaced whole, and merged whole or not at all.
 
 
-@pytest.fixture
-def parts(tmp_path: Path) -> StreamParts:
-    made = StreamParts(tmp_path / "o.jsonl")
+@pytest.fixture(params=["path", "address"])
+def parts(tmp_path: Path, request: pytest.FixtureRequest) -> StreamParts:
+    made = StreamParts(tmp_path / "o.jsonl" if request.param == "path" else f"file://{tmp_path}/o.jsonl")
     made.begin({"--top": "5"})
     return made
 
 
-def test_answers_from_elsewhere_continue_those_that_are_there(parts: StreamParts) -> None:
-    assert parts.read(0) is None
-    assert parts.extend(0, 0, b"one\n", b"s1")
-    assert parts.extend(0, 4, b"two\n", b"s2")
-    assert parts.extend(0, 4, b"2\n", b"s2")  # told again
-    assert parts.read(0) == (b"one\n2\n", b"s2")
-    assert not parts.extend(0, 7, b"four\n", b"s4")
-    assert parts.read(0) == (b"one\n2\n", b"s2")
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_finished_stream_has_its_answers_and_its_state_only_if_asked_for(parts: StreamParts, keep: bool) -> None:
-    parts.extend(3, 0, b'{"path": "a", "label": "x"}\n', b"s")
-    assert not parts.is_finished(3)
-    parts.finish(3, keep)
-    assert parts.is_finished(3)
-    assert parts.read(3) is None
-    assert parts.progress(3).exists() == keep
+def test_files_of_the_work_folder_are_replaced_whole(parts: StreamParts, tmp_path: Path) -> None:
+    assert parts.exists
+    assert parts.read(parts.part(0)) is None
+    for content in (b"one\n", b"two\n"):
+        parts.write(parts.part(0), content)
+        assert parts.read(parts.part(0)) == content
+    assert parts.list_finished() == set()
+    parts.write(parts.answers(3), b'{"path": "a", "label": "x"}\n')
+    assert parts.list_finished() == {3}
     assert [line.label for line in parts.read_lines(3)] == ["x"]
+    assert sorted(path.name for path in (tmp_path / "o.jsonl.parts").iterdir()) == [
+        "000000.part.jsonl", "000003.jsonl", "run.json",
+    ]  # fmt: skip
 
 
-def test_merge_that_fails_changes_nothing(parts: StreamParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts.out.write_text("old\n")
-    parts.extend(0, 0, b"new\n", b"s")
-    parts.finish(0, False)
+def test_merge_that_fails_changes_nothing(parts: StreamParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "o.jsonl"
+    out.write_text("old\n")
+    assert not parts.is_output_empty
+    parts.write(parts.answers(0), b"new\n")
 
     def refuse(*given: object) -> None:
         raise OSError(28, "No space left on device")
@@ -386,12 +381,18 @@ def test_merge_that_fails_changes_nothing(parts: StreamParts, monkeypatch: pytes
     monkeypatch.setattr("shutil.copyfileobj", refuse)
     with pytest.raises(LmrError, match=r"No space left on device\. Nothing is lost: when there is room"):
         parts.merge([0])
-    assert parts.out.read_text() == "old\n"
+    assert out.read_text() == "old\n"
     monkeypatch.undo()
     parts.merge([0])
-    assert parts.out.read_text() == "new\n"
+    assert out.read_text() == "new\n"
     parts.remove()
-    assert not parts.folder.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["o.jsonl"]
+
+
+def test_work_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LmrError, match=r"Cannot \w+ .*file/o\.jsonl.*: Not a directory\."):
+        StreamParts(f"file://{tmp_path}/file/o.jsonl").begin({})
 
 
 def test_another_run_is_not_continued(parts: StreamParts) -> None:

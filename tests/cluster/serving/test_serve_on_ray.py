@@ -32,7 +32,7 @@ NAMES = ["red ring", "blue star"]
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({}, "needs a --state-dir"),
+        ({}, "needs a --store"),
         ({"state_dir": "here", "partitions": 0}, "at least one partition, got 0"),
         ({"state_dir": "here", "host": "0.0.0.0"}, "needs a --token-file"),
     ],

@@ -31,8 +31,8 @@ class ChosenSwitch:
         """Return method, cost and kept gain in one line."""
         spec = format_spec(self.method.name, self.values) if self.values else self.method.name
         return (
-            f"{spec}: {self.forwards:.2f} forwards per image; it kept {100 * self.kept:.0f} % of the gain in "
-            "the measurements of docs/cost.md"
+            f"{spec}: {self.forwards:.2f} forwards per image; it kept {100 * self.kept:.0f} % of the gain when "
+            "it was measured"
         )
 
 

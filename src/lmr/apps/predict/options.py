@@ -42,6 +42,9 @@ class PredictOptions(ModelOptions):
     state: AnyPath | None = None
     """keep what was learnt in this file: it is read at the start if it exists, and written after every batch; with
     --stream-by, a folder with such a file per stream, written at the end"""
+    adopt: bool = False
+    """let the --state of an earlier run have other --labels: what was learnt stays, what is kept of each class follows
+    its name, and new classes begin anew"""
     watch: str = "off"
     """on: watch the adaptation without labels and roll it back when it goes wrong; report: only say so"""
     resume: bool = False
@@ -93,6 +96,8 @@ class PredictOptions(ModelOptions):
                 raise LmrError(f"Expected a {name} of at least 1, got {number!r}.")
         if self.resume and self.overwrite:
             raise LmrError("Choose between --resume (continue the output) and --overwrite (replace it).")
+        if self.adopt and (self.state is None or self.resume):
+            raise LmrError("--adopt is for the --state of an earlier run with other labels, and not for --resume.")
         if self.shards is not None and self.shards < 1:
             raise LmrError(f"Expected at least one shard, got {self.shards}.")
         _ = self.watch_settings

@@ -11,10 +11,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from lmr.apps.options import AnyPath
 from lmr.core.errors import LmrError
 from lmr.core.foreign_text import read_cell, write_cell
 
@@ -42,6 +43,7 @@ class ImageAnswer:
     cause: ErrorCause | None = None
     frame: int | None = None
     time: float | None = None
+    frozen: str | None = None  # the frozen model's label, where it was compared; not written
 
     @property
     def label(self) -> str | None:
@@ -268,6 +270,8 @@ class RunTally:
     adapted: int = 0  # images that such a method answered adapted
     drifted: int = 0  # finished streams with such images
     first_adapted: int | None = None  # the number of the first of them in the output of one stream
+    compared: int = 0  # answers that were compared with the frozen model's
+    differing: int = 0  # those of them with another label
 
     def add(self, other: RunTally) -> None:
         """Add the tally of another run."""
@@ -279,18 +283,8 @@ class RunTally:
         self.rests = self.rests or other.rests
         self.adapted += other.adapted
         self.drifted += other.drifted
-
-    def subtract(self, earlier: RunTally) -> RunTally:
-        """Return what was added since an earlier tally of the same run."""
-        watches = self.watches - earlier.watches
-        return replace(
-            self,
-            images=self.images - earlier.images,
-            causes=self.causes - earlier.causes,
-            watches=watches,
-            adapted=self.adapted - earlier.adapted,
-            drifted=self.drifted - earlier.drifted,
-        )
+        self.compared += other.compared
+        self.differing += other.differing
 
 
 @dataclass(frozen=True)
@@ -300,7 +294,7 @@ class PredictSummary:
     answers: Counter[str | None]  # images per predicted class; those of None have an error
     tally: RunTally
     seconds: float  # of this run, without loading the model
-    out: Path | None
+    out: AnyPath | None
     state: Path | None
     watch: str | None = None  # events of the watch
 
@@ -372,6 +366,18 @@ class PredictSummary:
             f" of {tally.drifted} streams" if tally.first_adapted is None else f", from image {tally.first_adapted} on"
         )
         return f"Adapted on {tally.adapted} of {answered} images, after a change{since}."
+
+    @property
+    def comparison(self) -> str | None:
+        """A sentence on the share of answers that differ from the frozen model's; None if none was compared."""
+        tally = self.tally
+        if not tally.compared:
+            return None
+        share = 100 * tally.differing / tally.compared
+        return (
+            f"Of {tally.compared} answers that were compared, {tally.differing} ({share:.1f} %) differ from the frozen "
+            "model's. To see which of the two is right more often, give images with labels to 'lmr check'."
+        )
 
     def _advise(self) -> str:
         """Return what to try when every image failed, by the most frequent cause."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 import torch
 from torch import Tensor
@@ -31,9 +31,11 @@ from lmr.apps.options import AnyPath
 from lmr.apps.predict.budget import choose_switch
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, ResultFile, RunTally, StandardOutput
+from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, sync_folder
 from lmr.core.method import Method
+from lmr.core.prediction import Prediction
 from lmr.core.progress import show_progress
 from lmr.core.state import read_state
 from lmr.images.ahead import ReadAhead
@@ -46,11 +48,20 @@ from lmr.watch.watched import Watched
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+
+class Results(Protocol):
+    """A place that takes the answers of one batch after the other."""
+
+    def append(self, answers: Sequence[ImageAnswer], /) -> None:
+        """Take the answers of a batch."""
+
+
 Prepared = tuple[ImagePlace, Tensor | ImageAnswer]  # an input of the model, or the error that it has instead
 
-NAMES_NOTE, TEMPLATES_NOTE = "names", "templates"  # of a state: the class names and the texts around them, as JSON
+TEMPLATES_NOTE = "templates"  # of a state: the texts around the class names, as JSON
 BATCHES_AHEAD = 2
 WORKERS = min(4, os.cpu_count() or 1)  # threads that decode
+COMPARED = 8  # one image in so many is compared with the frozen model, where no watch does it: 4 % of a step of LMR
 LOCK_SECONDS = 0.1  # time for a run that is just ending to remove its lock
 
 
@@ -87,7 +98,7 @@ def predict_images(sources: AnyPath | Sequence[AnyPath], options: PredictOptions
             finished = run.recover()
         else:
             if state is not None and os.path.exists(state):
-                _check_unfinished(run.load_state(Path(state)), output)
+                _check_unfinished(run.load_state(Path(state), adopt=options.adopt), output)
             run.begin()
         start = time.perf_counter()
         run.label(images, finished, "--resume instead of --overwrite" if options.overwrite else "--resume")
@@ -170,10 +181,10 @@ class PredictRun:
             self.saved = self.images
             self.after_save()
 
-    def load_state(self, path: Path) -> dict[str, str]:
+    def load_state(self, path: Path, *, adopt: bool = False) -> dict[str, str]:
         """Load a state and return its notes; the error for the state of another method says how to go on."""
         try:
-            return self.method.load(path)
+            return self.method.load(path, adopt=adopt)
         except LmrError:
             stored = read_state(path)[1].get("spec")
             if stored is None or stored == self.method.spec:
@@ -213,14 +224,19 @@ class PredictRun:
         return {(os.path.abspath(line.path), line.frame) for line in finished}
 
     def label(
-        self, images: Sequence[ListedImage], finished: Collection[PlaceKey] = (), flag: str | None = None
+        self,
+        images: Sequence[ListedImage],
+        finished: Collection[PlaceKey] = (),
+        flag: str | None = None,
+        results: Results | None = None,
     ) -> None:
         """Label all images that are not finished, batch by batch, while threads decode those of the next batches.
 
-        If this ends early, the error message says how to resume with ``flag``; None: it does not.
+        If this ends early, the error message says how to resume with ``flag``; None: it does not. The answers of each
+        batch go to ``results``, by default to the output.
         """
-        results = self.output or StandardOutput()
-        shown = _is_terminal(sys.stderr) and not (self.output is None and _is_terminal(sys.stdout))
+        results = (self.output or StandardOutput()) if results is None else results
+        shown = _is_terminal(sys.stderr) and not (isinstance(results, StandardOutput) and _is_terminal(sys.stdout))
         self.finished, ended, size = False, threading.Event(), self.options.batch_size
         left = None  # the number of frames of a video is not known
         if not any(map(has_frames, images)):
@@ -269,30 +285,52 @@ class PredictRun:
             if isinstance(found, ImageAnswer):
                 answers.append(found)
                 continue
-            top = next(best)
+            top, frozen = next(best)
             if all(math.isfinite(share) for _, share in top):
-                answers.append(ImageAnswer(str(place.path), top, frame=place.frame, time=place.time))
+                answers.append(ImageAnswer(str(place.path), top, frame=place.frame, time=place.time, frozen=frozen))
             else:
                 problem = f"The model's answer to {place} is not a finite number."
                 answers.append(_make_error(place, problem, ErrorCause.NOT_FINITE))
         return answers
 
-    def _step(self, images: Tensor) -> list[list[tuple[str, float]]]:
-        """Adapt on a batch; return the most probable classes of each image, with their probabilities."""
+    def _step(self, images: Tensor) -> list[tuple[list[tuple[str, float]], str | None]]:
+        """Adapt on a batch; return the best classes of each image with their probabilities, and the frozen label."""
         classifier = self.method.classifier
-        prediction = self.method.step(images.to(classifier.device, classifier.dtype))
+        images = images.to(classifier.device, classifier.dtype)
+        prediction = self.method.step(images)
+        frozen = self._compare(images, prediction)
         self.tally.adapted += prediction.info.get("adapted", 0)
         order = prediction.logits.sort(dim=1, descending=True, stable=True).indices[:, : self.options.top]
         shares = prediction.probabilities.gather(1, order)
-        return [
+        best = (
             [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
             for row, values in zip(order.tolist(), shares.tolist(), strict=True)
-        ]
+        )
+        return [(top, classifier.names[frozen[k]] if k in frozen else None) for k, top in enumerate(best)]
+
+    def _compare(self, images: Tensor, prediction: Prediction) -> dict[int, int]:
+        """Return the frozen model's label at some places of a batch: where the watch compared, or one image in eight.
+
+        A batch on which nothing adapted was answered by the frozen model, so that its labels cost nothing.
+        """
+        if "compared" in prediction.info:
+            return dict(prediction.info["compared"][0])
+        if self.method.card.role is Role.BASELINE:
+            return {}
+        places = [place for place in range(len(images)) if (self.images + place) % COMPARED == 0]
+        if prediction.info.get("adapted") == 0:
+            return {place: int(prediction.labels[place]) for place in places}
+        with torch.no_grad():
+            labels = self.method.classifier(images[places]).argmax(1).tolist() if places else []
+        return dict(zip(places, labels, strict=True))
 
     def _count(self, answers: Sequence[ImageAnswer]) -> None:
         """Add answers to the summary."""
         self.answers.update(answer.label for answer in answers)
         self.tally.images += len(answers)
+        compared = [answer for answer in answers if answer.frozen is not None]
+        self.tally.compared += len(compared)
+        self.tally.differing += sum(answer.label != answer.frozen for answer in compared)
         for answer in answers:
             if answer.cause is not None:
                 self.tally.causes[answer.cause] += 1
@@ -305,7 +343,7 @@ class PredictRun:
         return replace(self.tally, causes=Counter(self.tally.causes), watches=watches, drifted=drifted)
 
     def _note_progress(self) -> dict[str, str]:
-        notes = {"images": str(self.images), NAMES_NOTE: json.dumps(self.method.classifier.names)}
+        notes = {"images": str(self.images)}
         if self.options.templates is not None:
             notes[TEMPLATES_NOTE] = json.dumps(list(self.options.templates))
         if self.output is None:

@@ -13,18 +13,18 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from lmr.apps.options import AnyPath
 from lmr.apps.predict.options import PredictOptions
-from lmr.apps.predict.results import FinishedLine, PredictSummary, ResultFile, RunTally
+from lmr.apps.predict.parts import StreamParts
+from lmr.apps.predict.results import PredictSummary, ResultFile, RunTally
 from lmr.apps.predict.run import (
     Labeller,
     PredictRun,
@@ -35,15 +35,14 @@ from lmr.apps.predict.run import (
     hold_path,
 )
 from lmr.core.errors import LmrError
-from lmr.core.files import check_folder, replace_durably, sync_folder, write_atomically
+from lmr.core.files import check_folder, write_atomically
 from lmr.core.foreign_text import make_printable
 from lmr.images.lists import ListedImage, read_column, read_path_list
-from lmr.images.remote import RemoteImage
+from lmr.images.remote import RemoteImage, is_url
 from lmr.images.sources import ImagePlace, PlaceKey, find_list, has_frames, list_sources
 
 BY_FOLDER, BY_COLUMN = "folder", "column:"
 LONGEST_NAME = 150  # of a state file: a longer stream name is replaced by its digest
-RUN_FILE = "run.json"
 # The options that a continued run must share, apart from those that are checked by themselves.
 _SHOWN = ("model", "method", "batch_size", "top", "every")
 _FREE = ("out", "state", "resume", "overwrite", "stream_by", "shards", "column")
@@ -124,124 +123,6 @@ def _search(pattern: str) -> Callable[[ListedImage], str]:
     return name
 
 
-class StreamParts:
-    """The work folder OUT.parts: answers and progress of each stream, until all are merged into ``out``.
-
-    A stream that is not finished has NUMBER.part.jsonl and NUMBER.state, as a run of its own would; when it is
-    finished, it has NUMBER.jsonl.
-    """
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.folder = out.with_name(f"{out.name}.parts")
-
-    @property
-    def exists(self) -> bool:
-        """True if there is a run to continue."""
-        return (self.folder / RUN_FILE).exists()
-
-    def begin(self, facts: Mapping[str, str]) -> None:
-        """Start a run that is described by ``facts``; the rest of another one is deleted."""
-        try:
-            self.remove()
-            self.folder.mkdir()
-        except OSError as error:
-            raise LmrError(f"Cannot create the folder {str(self.folder)!r}: {error.strerror or error}.") from error
-        write_atomically(self.folder / RUN_FILE, json.dumps(dict(facts), indent=1).encode())
-        sync_folder(self.folder.parent)
-
-    def check(self, facts: Mapping[str, str]) -> None:
-        """Refuse to continue a run with other ``facts``."""
-        try:
-            noted = json.loads((self.folder / RUN_FILE).read_text("utf-8"))
-            differing = [key for key in facts if noted.get(key) != facts[key]]
-        except (OSError, ValueError, AttributeError) as error:
-            raise LmrError(
-                f"{str(self.folder / RUN_FILE)!r} cannot be read ({error}); start again with --overwrite."
-            ) from error
-        if differing:
-            key = differing[0]
-            raise LmrError(
-                f"{str(self.folder)!r} holds a run that is not finished and had {key} {noted.get(key)}, not "
-                f"{facts[key]}; give the same command to continue it, or start again with --overwrite."
-            )
-
-    def answers(self, number: int) -> Path:
-        """Return the path of the finished answers of a stream."""
-        return self.folder / f"{number:06}{self.out.suffix}"
-
-    def part(self, number: int) -> Path:
-        """Return the path of the answers of a stream that is not finished."""
-        return self.folder / f"{number:06}.part{self.out.suffix}"
-
-    def progress(self, number: int) -> Path:
-        """Return the path of the state of a stream, which notes how much of its part is finished."""
-        return self.folder / f"{number:06}.state"
-
-    def is_finished(self, number: int) -> bool:
-        """Return whether a stream has all its answers."""
-        return self.answers(number).exists()
-
-    def finish(self, number: int, keep_state: bool) -> None:
-        """Take the part of a stream as its finished answers."""
-        replace_durably(self.part(number), self.answers(number))
-        if not keep_state:
-            self.progress(number).unlink(missing_ok=True)
-
-    def extend(self, number: int, offset: int, content: bytes, state: bytes) -> bool:
-        """Take over answers of a stream that were written elsewhere, and then the state that counts them.
-
-        Returns False, and nothing changes, if answers before them are missing.
-        """
-        part = self.part(number)
-        try:
-            with open(part, "r+b" if part.exists() else "w+b") as file:
-                if file.seek(0, os.SEEK_END) < offset:
-                    return False
-                file.seek(offset)
-                file.truncate()
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise LmrError(f"Cannot write {str(part)!r}: {error.strerror or error}.") from error
-        write_atomically(self.progress(number), state)
-        return True
-
-    def read(self, number: int) -> tuple[bytes, bytes] | None:
-        """Return the part and the progress of a stream that has begun."""
-        with contextlib.suppress(FileNotFoundError):
-            return self.part(number).read_bytes(), self.progress(number).read_bytes()
-        return None
-
-    def read_lines(self, number: int) -> list[FinishedLine]:
-        """Return the answers of a finished stream."""
-        return ResultFile(self.answers(number), 0).read_all()
-
-    def merge(self, numbers: Sequence[int]) -> None:
-        """Write all answers to ``out``, stream after stream; a failure leaves ``out`` unchanged."""
-        merged = self.folder / f"merged{self.out.suffix}"
-        try:
-            with open(merged, "wb") as file:
-                for place, number in enumerate(numbers):
-                    with open(self.answers(number), "rb") as part:
-                        if place and self.out.suffix.lower() == ".csv":
-                            part.readline()  # the column names, which the first part has too
-                        shutil.copyfileobj(part, file, 1 << 20)
-            replace_durably(merged, self.out)
-        except OSError as error:
-            raise LmrError(
-                f"Cannot write {str(self.out)!r}: {error.strerror or error}. Nothing is lost: when there is room, give "
-                "the same command again."
-            ) from error
-
-    def remove(self) -> None:
-        """Delete the folder; the file that says what the run is goes first, so that a half is never continued."""
-        (self.folder / RUN_FILE).unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.folder)
-
-
 @dataclass(frozen=True)
 class StreamPlan:
     """A run over streams: resolved options, and the images of each stream."""
@@ -250,10 +131,10 @@ class StreamPlan:
     streams: Sequence[ImageStream]
 
     @property
-    def out(self) -> Path:
-        """The output that the answers of all streams are merged into."""
+    def out(self) -> str:
+        """The output that the answers of all streams are merged into: a path or an address."""
         assert self.options.out is not None
-        return Path(self.options.out)
+        return os.fspath(self.options.out)
 
     @property
     def state(self) -> Path | None:
@@ -272,7 +153,7 @@ class StreamPlan:
 
     def title(self, stream: ImageStream) -> str:
         """Return the name that the progress of a stream gives to its output, wherever its part is."""
-        return f"{os.path.abspath(self.out)}#{stream.number}"
+        return f"{self.out if is_url(self.out) else os.path.abspath(self.out)}#{stream.number}"
 
     def find_state(self, stream: ImageStream) -> Path | None:
         """Return the state that a stream starts from and leaves behind."""
@@ -315,7 +196,8 @@ def plan_streams(sources: AnyPath | Sequence[AnyPath], options: PredictOptions) 
     sources = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     if options.stream_by is None or options.out is None:
         raise LmrError("Streams are merged into a file; give --out FILE.jsonl or FILE.csv.")
-    check_path("--out", options.out)
+    if not is_url(options.out):
+        check_path("--out", options.out)
     ResultFile(options.out, options.top)  # its extension
     check_sources(sources, {"--out": options.out}, options.column)
     state = options.state
@@ -336,16 +218,22 @@ def predict_streams(plan: StreamPlan, run: Runner | None = None) -> PredictSumma
     """
     parts, numbers = StreamParts(plan.out), [stream.number for stream in plan.streams]
     with contextlib.ExitStack() as held:
-        held.enter_context(hold_path(parts.folder, explain_busy(plan.out)))
+        if not is_url(plan.out):  # where there are no locks
+            held.enter_context(hold_path(Path(parts.folder), explain_busy(plan.out)))
+        elif run is None:
+            raise LmrError(
+                f"--out {plan.out} is an address, which the machines of a cluster share; give --ray with it."
+            )
         _open_parts(plan, parts)
         if plan.state is not None:
             check_folder(plan.state)
             busy = f"Another run is using the states in {str(plan.state)!r}; wait for it, or give another --state."
             held.enter_context(hold_path(plan.state / "states", busy))
-        left = [stream for stream in plan.streams if not parts.is_finished(stream.number)]
+        finished = parts.list_finished()
+        left = [stream for stream in plan.streams if stream.number not in finished]
         start, tally = time.perf_counter(), RunTally()
         if left:
-            with _explain_continuing(parts, numbers, plan.options.overwrite):
+            with _explain_continuing(parts, len(numbers), plan.options.overwrite):
                 (run or run_here)(plan, parts, left, tally)
         seconds = time.perf_counter() - start
         answers = Counter(line.label for number in numbers for line in parts.read_lines(number))
@@ -358,12 +246,11 @@ def predict_streams(plan: StreamPlan, run: Runner | None = None) -> PredictSumma
 
 def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], tally: RunTally) -> None:
     """Label the streams in this process, one after the other."""
-    labeller, videos = Labeller(plan.options), plan.videos
+    labeller, videos, folder = Labeller(plan.options), plan.videos, Path(parts.folder)
     for done, stream in enumerate(left, 1):
         started, number = time.perf_counter(), stream.number
-        files = StreamFiles(
-            parts.part(number), parts.progress(number), plan.find_state(stream), plan.title(stream), videos
-        )
+        part, progress = folder / parts.part(number), folder / parts.progress(number)
+        files = StreamFiles(part, progress, plan.find_state(stream), plan.title(stream), videos)
         run = label_stream(labeller, stream, files)
         parts.finish(number, plan.state is not None)
         tally.add(run.read_tally())
@@ -404,7 +291,7 @@ def label_stream(
             finished = run.recover()
         else:
             if files.earlier is not None and files.earlier.exists():
-                run.load_state(files.earlier)
+                run.load_state(files.earlier, adopt=run.options.adopt)
             run.begin()
         run.label(stream.images, finished)
     return run
@@ -415,22 +302,22 @@ def _open_parts(plan: StreamPlan, parts: StreamParts) -> None:
     if parts.exists and not plan.options.overwrite:
         parts.check(plan.note())
         return
-    if not ResultFile(plan.out, 0).is_empty and not plan.options.overwrite:
+    if not parts.is_output_empty and not plan.options.overwrite:
         raise LmrError(
-            f"{str(plan.out)!r} exists and there is no unfinished run in {str(parts.folder)!r}; replace it with "
+            f"{plan.out!r} exists and there is no unfinished run in {parts.folder!r}; replace it with "
             "--overwrite, or give another --out."
         )
     parts.begin(plan.note())
 
 
 @contextlib.contextmanager
-def _explain_continuing(parts: StreamParts, numbers: Sequence[int], overwrite: bool) -> Iterator[None]:
+def _explain_continuing(parts: StreamParts, count: int, overwrite: bool) -> Iterator[None]:
     """Add to an interruption or an error what is finished and how to continue."""
 
     def explain() -> str:
-        finished = sum(map(parts.is_finished, numbers))
+        finished = len(parts.list_finished())
         how = "with --resume instead of --overwrite" if overwrite else "again"
-        return f"{finished} of {len(numbers)} streams are finished; to continue, give the same command {how}."
+        return f"{finished} of {count} streams are finished; to continue, give the same command {how}."
 
     try:
         yield
@@ -445,4 +332,4 @@ def _keep_states(plan: StreamPlan, parts: StreamParts) -> None:
     for stream in plan.streams:
         place = plan.find_state(stream)
         if place is not None:
-            write_atomically(place, parts.progress(stream.number).read_bytes())
+            write_atomically(place, parts.read(parts.progress(stream.number)) or b"")

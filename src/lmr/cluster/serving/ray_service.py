@@ -185,7 +185,7 @@ class RayService:
             self._stack.callback(self._try, functools.partial(self._end_store, actor))
             actors.append(actor)
         store = RemoteStore(actors, self._folder)
-        store.count_health()  # opens the files: another model's are refused here
+        store.summarise()  # opens the files: another model's are refused here
         return store
 
     def _end_store(self, actor: Any) -> None:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 import zlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lmr.service.store.store import Refusals
-from lmr.service.store.stored_types import Claim, KeptAnswer, StoredRecord, StoredState, Transaction
+from lmr.service.store.stored_types import (
+    Claim,
+    KeptAnswer,
+    Refusals,
+    StoredEvent,
+    StoredRecord,
+    StoreError,
+    StoreSummary,
+    Transaction,
+)
 
 ANSWER_SECONDS = 20.0  # for a store to answer; one that has to be started again takes a few
 
@@ -22,7 +31,7 @@ class RemoteStore:
     twice then: the second one is refused, with the answer that the first one kept.
     """
 
-    shared = True
+    durable = shared = True
 
     def __init__(self, actors: Sequence[Any], folder: str | os.PathLike[str]) -> None:
         self.path = Path(folder)
@@ -58,19 +67,9 @@ class RemoteStore:
         found: StoredRecord | None = self._ask(stream, "read_record", stream)
         return found
 
-    def read_state(self, stream: str) -> StoredState | None:
-        """Return the state of a stream."""
-        found: StoredState | None = self._ask(stream, "read_state", stream)
-        return found
-
-    def read_step(self, stream: str, seq: int) -> str | None:
-        """Return the note of one request."""
-        found: str | None = self._ask(stream, "read_step", stream, seq)
-        return found
-
-    def read_steps(self, stream: str) -> list[str]:
-        """Return the notes of the last requests."""
-        found: list[str] = self._ask(stream, "read_steps", stream)
+    def read_steps(self, stream: str, seq: int | None = None) -> list[str]:
+        """Return the notes of the last requests, or of one of them."""
+        found: list[str] = self._ask(stream, "read_steps", stream, seq)
         return found
 
     def read_answer(self, stream: str, key: str) -> KeptAnswer | None:
@@ -88,20 +87,16 @@ class RemoteStore:
         found = [pair for pairs in self._ask_all("list_records", after, limit) for pair in pairs]
         return sorted(found, key=lambda pair: str(pair[0]))[:limit]
 
-    def count_health(self) -> dict[str, int]:
-        """Return the number of streams of each health, in all partitions."""
-        total: Counter[str] = Counter()
-        for counts in self._ask_all("count_health"):
-            total.update(counts)
-        return dict(total)
+    def summarise(self) -> StoreSummary:
+        """Count the streams, and measure the files."""
+        found: list[StoreSummary] = self._ask_all("summarise")
+        total = sum((Counter(one.by_health) for one in found), Counter[str]())
+        return StoreSummary(dict(total), max(one.last_change for one in found), sum(one.size for one in found))
 
-    def find_last_change(self) -> int:
-        """Return the largest number of a change or an event."""
-        return int(max(self._ask_all("find_last_change")))
-
-    def measure_bytes(self) -> int:
-        """Return the size of the files, as far as the last answers of the actors tell it."""
-        return sum(self._bytes)
+    def follow(self, seconds: float) -> list[StoredEvent]:
+        """Return no events of other engines, after some seconds."""
+        time.sleep(seconds)
+        return []
 
     # The actors.
 
@@ -135,7 +130,7 @@ class RemoteStore:
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except (ray.exceptions.RayError, TimeoutError) as error:
-            raise OSError(f"a store of the cluster cannot be reached ({type(error).__name__})") from error
+            raise StoreError(f"a store of the cluster cannot be reached ({type(error).__name__})") from error
         for (place, _, _), (_, size) in zip(calls, answers, strict=True):
             self._bytes[place] = size
         return [value for value, _ in answers]

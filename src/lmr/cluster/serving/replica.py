@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -52,7 +51,7 @@ class StreamReplica:
 
     async def check_health(self) -> None:
         """Check the replica; Serve calls this regularly. A store that cannot be reached does not end a replica."""
-        with contextlib.suppress(OSError, sqlite3.Error):
+        with contextlib.suppress(OSError):
             await asyncio.to_thread(self._service.engine.recount)
 
     async def __del__(self) -> None:

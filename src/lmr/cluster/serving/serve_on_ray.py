@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lmr.apps.options import NO_STATE
 from lmr.apps.serve import (
     ServingPlan,
     check_packages,
@@ -26,6 +25,7 @@ from lmr.cluster.serving.replica import ReplicaPlan
 from lmr.core.errors import LmrError
 from lmr.core.registry import split_address
 from lmr.models.catalog import KNOWN_MODELS, OPENAI_SPELLINGS
+from lmr.service.store.addresses import NO_STORE
 
 LOOK_SECONDS = 0.2  # between looks at what signals ask for
 # As in other servers: one replica more, one less.
@@ -41,7 +41,7 @@ def serve_on_ray(
     host: str = "127.0.0.1",
     port: int = 8080,
     token_file: str | None = None,
-    state_dir: str | os.PathLike[str] = NO_STATE,
+    state_dir: str | os.PathLike[str] = NO_STORE,
     log_level: str = "info",
     say: Callable[[str], None] = print,
 ) -> None:
@@ -102,8 +102,8 @@ def _scale(service: RayService, replicas: int, say: Callable[[str], None]) -> No
 
 
 def _check(plan: ServingPlan, state_dir: str | os.PathLike[str], partitions: int) -> None:
-    if os.fspath(state_dir) == NO_STATE:
-        raise LmrError("Replicas share states through a store, so --ray needs a --state-dir; 'none' is not one.")
+    if os.fspath(state_dir) == NO_STORE:
+        raise LmrError("Replicas share states through a store, so --ray needs a --store; 'none' is not one.")
     if plan.settings.durability != "answer":
         raise LmrError("On a cluster a state is on the disk before its answer is sent; leave --durability out.")
     if partitions < 1:

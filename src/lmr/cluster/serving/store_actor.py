@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
-from lmr.service.store.fenced_store import FencedStore
+from lmr.service.store.sqlite_store import SqliteStore
 
 ONE_FILE = "streams.sqlite"  # the file of a service on one machine, too
 ANY_FILE = "streams*.sqlite"
@@ -19,13 +19,13 @@ class StoreActor:
 
     def __init__(self, path: str, identity: Mapping[str, str]) -> None:
         self._path, self._identity = Path(path), dict(identity)
-        self._store: FencedStore | None = None
+        self._store: SqliteStore | None = None
         self._opening = threading.Lock()
 
     def call(self, name: str, *values: Any) -> tuple[Any, int]:
         """Call a method of the store; return its result and the size of the file."""
         store = self._open()
-        return getattr(store, name)(*values), store.measure_bytes()
+        return getattr(store, name)(*values), store.summarise().size
 
     def close(self) -> None:
         """Close the file."""
@@ -34,10 +34,10 @@ class StoreActor:
                 self._store.close()
                 self._store = None
 
-    def _open(self) -> FencedStore:
+    def _open(self) -> SqliteStore:
         with self._opening:
             if self._store is None:
-                self._store = FencedStore(self._path, self._identity)
+                self._store = SqliteStore(self._path, self._identity, shared=True)
             return self._store
 
 
@@ -53,6 +53,6 @@ def name_files(folder: Path, partitions: int) -> list[Path]:
         there = 1 if others[0] == ONE_FILE else int(others[0].removesuffix(".sqlite").rpartition("-")[2])
         raise LmrError(
             f"The states in {str(folder)!r} are in {there} {'partition' if there == 1 else 'partitions'}, not in "
-            f"{partitions}; start the service with --partitions {there}, or give another --state-dir."
+            f"{partitions}; start the service with --partitions {there}, or give another --store."
         )
     return [folder / name for name in names]

@@ -1,1 +1,0 @@
-"""``lmr predict --ray``: shards of streams, each labelled by an actor on a node of a cluster."""
