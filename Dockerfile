@@ -9,7 +9,7 @@ COPY src src
 RUN python -m venv /opt/lmr \
     && /opt/lmr/bin/pip install --no-cache-dir --constraint constraints.txt torch \
         --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple \
-    && /opt/lmr/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve]'
+    && /opt/lmr/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,postgres]'
 
 FROM python:3.11-slim
 COPY --from=build /opt/lmr /opt/lmr
@@ -25,5 +25,5 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=15s --timeout=5s --start-period=120s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]
 # A token is required, as the service listens beyond loopback inside of the container.
-ENTRYPOINT ["lmr", "serve", "--host", "0.0.0.0", "--port", "8080", "--state-dir", "/state", "--token-file", "/run/secrets/token"]
+ENTRYPOINT ["lmr", "serve", "--host", "0.0.0.0", "--port", "8080", "--store", "sqlite:/state/streams.sqlite", "--token-file", "/run/secrets/token"]
 CMD ["--labels", "airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck"]

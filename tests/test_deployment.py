@@ -1,4 +1,4 @@
-"""Container, compose file, Prometheus and Grafana: well formed, and in agreement with the flags and metrics."""
+"""Container, compose file, proxy, Kubernetes, Prometheus and Grafana: well formed, and as the service needs them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import yaml
 from lmr.cli.parser import parse
 from lmr.service.app.gate import OPEN_PATHS
 from lmr.service.app.metrics import ServiceMetrics
+from lmr.service.client.client import STREAM_HEADER
 from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.status import Overview, ServiceEvent
 from lmr.service.settings import ServiceSettings
@@ -21,8 +22,83 @@ ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
 PROMETHEUS = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text(encoding="utf-8"))
+NGINX = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
 GRAFANA = ROOT / "deploy" / "grafana"
+KUBERNETES = {
+    one["kind"]: one
+    for path in sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+    for one in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+}
+POD = KUBERNETES["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+REPLICAS = ["lmr-1", "lmr-2", "lmr-3"]
 DASHBOARD = json.loads((GRAFANA / "dashboards" / "lmr.json").read_text(encoding="utf-8"))
+
+# Fields of the Kubernetes API (reference v1.34) as far as the manifests use them; "!" marks those that must be there.
+_META = {"name!": str}
+_LABELS = {"app!": str}
+_SELECTOR = {"matchLabels!": _LABELS}
+_PROBE = {
+    "httpGet!": {"path!": str, "port!": str},
+    "periodSeconds": int,
+    "failureThreshold": int,
+    "timeoutSeconds": int,
+}
+_CONTAINER = {
+    "name!": str, "image!": str, "args": [str], "ports": [{"name": str, "containerPort!": int}],
+    "env": [{"name!": str, "valueFrom!": {"secretKeyRef": {"name!": str, "key!": str}}}],
+    "startupProbe": _PROBE, "readinessProbe": _PROBE, "livenessProbe": _PROBE,
+    "resources": {"requests": {"cpu": str, "memory": str}, "limits": {"memory": str}},
+    "securityContext": {"allowPrivilegeEscalation": bool, "capabilities": {"drop": [str]}},
+    "volumeMounts": [{"name!": str, "mountPath!": str, "subPath": str, "readOnly": bool}],
+}  # fmt: skip
+_SECRET_VOLUME = {"secretName": str, "items": [{"key!": str, "path!": str}]}
+_POD = {
+    "terminationGracePeriodSeconds": int, "securityContext": {"runAsNonRoot": bool, "runAsUser": int},
+    "containers!": [_CONTAINER], "volumes": [{"name!": str, "secret": _SECRET_VOLUME}],
+}  # fmt: skip
+_NOTES = {"prometheus.io/scrape": str, "prometheus.io/port": str}
+_HASH = "nginx.ingress.kubernetes.io/"
+_BACKEND = {"service": {"name!": str, "port!": {"name": str}}}
+SCHEMAS: dict[str, Any] = {
+    "Deployment": {
+        "apiVersion": "apps/v1", "kind": str, "metadata!": _META,
+        "spec!": {
+            "selector!": _SELECTOR,
+            "strategy": {"rollingUpdate": {"maxSurge": int, "maxUnavailable": int}},
+            "template!": {"metadata": {"labels": _LABELS, "annotations": _NOTES}, "spec!": _POD},
+        },
+    },
+    "Service": {
+        "apiVersion": "v1", "kind": str, "metadata!": _META,
+        "spec!": {"selector": _LABELS, "ports": [{"name": str, "port!": int, "targetPort": str}]},
+    },
+    "Ingress": {
+        "apiVersion": "networking.k8s.io/v1", "kind": str,
+        "metadata!": _META | {"annotations": {_HASH + name: str for name in (
+            "upstream-hash-by", "proxy-body-size", "proxy-read-timeout", "proxy-buffering",
+        )}},
+        "spec!": {
+            "ingressClassName": str,
+            "rules": [{"http": {"paths!": [{"path": str, "pathType!": str, "backend!": _BACKEND}]}}],
+        },
+    },
+    "HorizontalPodAutoscaler": {
+        "apiVersion": "autoscaling/v2", "kind": str, "metadata!": _META,
+        "spec!": {
+            "scaleTargetRef!": {"apiVersion": str, "kind!": str, "name!": str},
+            "minReplicas": int, "maxReplicas!": int,
+            "metrics": [{"type!": "Pods", "pods": {
+                "metric!": {"name!": str}, "target!": {"type!": "AverageValue", "averageValue": str},
+            }}],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": int}},
+        },
+    },
+    "PodDisruptionBudget": {
+        "apiVersion": "policy/v1", "kind": str, "metadata!": _META,
+        "spec!": {"maxUnavailable": int, "selector": _SELECTOR},
+    },
+    "Secret": {"apiVersion": "v1", "kind": str, "metadata!": _META, "stringData": {"token": str, "store": str}},
+}  # fmt: skip
 
 
 def read_words(instruction: str) -> list[str]:
@@ -31,14 +107,19 @@ def read_words(instruction: str) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("command", [read_words("CMD"), COMPOSE["services"]["lmr"]["command"]])
+@pytest.mark.parametrize(
+    "command", [read_words("CMD"), *(COMPOSE["services"][name]["command"] for name in REPLICAS), POD["args"]]
+)
 def test_the_container_starts_a_service_that_its_parser_takes(command: list[str]) -> None:
     program, *words = read_words("ENTRYPOINT")
     assert program == "lmr"
     options = parse([*words, *command])
     assert (options.host, options.token_file) == ("0.0.0.0", "/run/secrets/token")
     assert f"EXPOSE {options.port}" in DOCKERFILE
-    assert f'VOLUME ["{options.state_dir}"' in DOCKERFILE
+    if options.store.startswith("sqlite:"):
+        assert f'VOLUME ["{Path(options.store.removeprefix("sqlite:")).parent}"' in DOCKERFILE
+    else:
+        assert options.store in ("postgresql://lmr@postgres/lmr", "$(LMR_STORE)")
     assert len(options.labels.split(",")) == 10
 
 
@@ -57,19 +138,91 @@ def test_what_the_container_copies_exists_and_its_probe_needs_no_token() -> None
 def test_compose_mounts_what_is_there_and_waits_for_the_queue() -> None:
     services = COMPOSE["services"]
     for service in services.values():
-        for volume in service["volumes"]:
+        for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], volume
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), "nothing is open to other machines unless someone decides so"
-    assert int(services["lmr"]["stop_grace_period"].removesuffix("s")) > ServiceSettings().drain_s
+        for name in service.get("depends_on", []):
+            assert name in services
+    assert [name for name in services if name.startswith("lmr")] == REPLICAS
+    for name in REPLICAS:
+        assert int(services[name]["stop_grace_period"].removesuffix("s")) > ServiceSettings().drain_s
+        assert services[name]["environment"]["PGPASSWORD"] == services["postgres"]["environment"]["POSTGRES_PASSWORD"]
     assert set(COMPOSE["secrets"]) == {"token"} == set(services["prometheus"]["secrets"])
 
 
 def test_prometheus_asks_the_service_with_its_token() -> None:
     (job,) = PROMETHEUS["scrape_configs"]
-    assert job["static_configs"] == [{"targets": ["lmr:8080"]}]
+    assert job["static_configs"] == [{"targets": [f"{name}:8080" for name in REPLICAS]}]
     assert job["authorization"]["credentials_file"] == "/run/secrets/token"
+
+
+def test_proxy_knows_the_replicas_and_takes_what_they_take() -> None:
+    assert re.findall(r"server (\S+):8080", NGINX) == REPLICAS
+    settings = ServiceSettings()
+    assert f"client_max_body_size {settings.max_body // 1_000_000}m;" in NGINX
+    (seconds,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
+    assert int(seconds) > settings.timeout_ms / 1000
+    notes = KUBERNETES["Ingress"]["metadata"]["annotations"]
+    assert notes["nginx.ingress.kubernetes.io/proxy-body-size"] == f"{settings.max_body // 1_000_000}m"
+    assert int(notes["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > settings.timeout_ms / 1000
+    for text in (NGINX, notes["nginx.ingress.kubernetes.io/upstream-hash-by"]):
+        assert f"$http_{STREAM_HEADER.lower().replace('-', '_')}" in text
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_kubernetes_objects_have_the_fields_of_their_kind(kind: str) -> None:
+    found = KUBERNETES[kind]
+    assert found["apiVersion"] == SCHEMAS[kind]["apiVersion"]
+    check_fields(found, SCHEMAS[kind], kind)
+    assert set(KUBERNETES) == set(SCHEMAS)
+
+
+def check_fields(value: Any, schema: Any, where: str) -> None:
+    """A value has the type of its schema, all fields that it needs ("!" behind the name), and no other ones."""
+    if isinstance(schema, dict):
+        assert isinstance(value, dict), where
+        known = {name.removesuffix("!"): inner for name, inner in schema.items()}
+        assert set(value) <= set(known), f"{where}: {set(value) - set(known)} is no field"
+        assert {name[:-1] for name in schema if name.endswith("!")} <= set(value), where
+        for name, inner in value.items():
+            check_fields(inner, known[name], f"{where}.{name}")
+    elif isinstance(schema, list):
+        assert isinstance(value, list), where
+        for inner in value:
+            check_fields(inner, schema[0], f"{where}[]")
+    elif isinstance(schema, type):
+        assert type(value) is schema, f"{where}: {value!r}"
+    else:
+        assert value == schema, where
+
+
+def test_kubernetes_objects_fit_together() -> None:
+    spec = KUBERNETES["Deployment"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    for selector in (spec["selector"], KUBERNETES["PodDisruptionBudget"]["spec"]["selector"]):
+        assert selector["matchLabels"] == labels
+    service = KUBERNETES["Service"]["spec"]
+    assert service["selector"] == labels
+    (port,) = POD["ports"]
+    assert f"EXPOSE {port['containerPort']}" in DOCKERFILE
+    assert service["ports"][0]["targetPort"] == port["name"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert POD[probe]["httpGet"]["path"] in OPEN_PATHS
+        assert POD[probe]["httpGet"]["port"] == port["name"]
+    pod = spec["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > ServiceSettings().drain_s
+    assert f"USER {pod['securityContext']['runAsUser']}" in DOCKERFILE
+    secret = KUBERNETES["Secret"]
+    used = {POD["env"][0]["valueFrom"]["secretKeyRef"]["key"], pod["volumes"][0]["secret"]["items"][0]["key"]}
+    assert used == set(secret["stringData"])
+    assert secret["metadata"]["name"] == pod["volumes"][0]["secret"]["secretName"]
+    (metric,) = KUBERNETES["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] in list_metrics()
+    assert int(metric["pods"]["target"]["averageValue"]) == ServiceSettings().max_batch // 2
+    target = KUBERNETES["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]
+    assert target == {key: KUBERNETES["Deployment"][key] for key in ("apiVersion", "kind")} | {"name": "lmr"}
 
 
 def test_grafana_finds_its_source_and_its_dashboards() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from lab.load.child_service import ChildService
 from lab.load.inputs import LoadModel
 
+STORE_FILE = "streams.sqlite"
 Verdict = Literal["met", "missed", "not measured"]
 
 
@@ -45,7 +46,7 @@ class LoadBench:
 
     def make_service(self, model: LoadModel, name: str, options: Sequence[str] = ()) -> ChildService:
         """Return a service of this model with a new store, not started yet."""
-        state = ["--state-dir", str(self.make_state_dir(name))]
+        state = ["--store", f"sqlite:{self.make_state_dir(name) / STORE_FILE}"]
         return ChildService([*model.options, *state, *options], self.folder)
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.bench import STORE_FILE, LoadBench, LoadResult, judge
 from lab.load.child_service import ChildService
 from lab.load.inputs import draw_image, find_pocket
 from lmr.service.client.client import Client
@@ -29,7 +29,7 @@ def measure_full_disk(bench: LoadBench) -> LoadResult:
     images = [draw_image(number, model.side) for number in range(40)]
     disk = bench.make_state_dir("disk")
     mounted = _can_mount(disk)
-    options = [*model.options, "--state-dir", str(disk)]
+    options = [*model.options, "--store", f"sqlite:{disk / STORE_FILE}"]
     wrap = _wrap_in_small_disk(disk) if mounted else ()
     with ChildService(options, bench.folder, wrap) as service, Client(service.url, patience=0) as client:
         for number in range(5):

@@ -49,6 +49,11 @@ def find_pocket() -> LoadModel:
     return LoadModel("pocket", "pocket", POCKET_CLASSES, 32)
 
 
+def find_photo() -> LoadModel:
+    """Return the model of photographs that comes with lmr."""
+    return LoadModel("photo", "photo", VIT_CLASSES, 32)
+
+
 def write_random_vit(folder: Path) -> LoadModel:
     """Write CLIP ViT-B/16 with random weights as a Hugging Face folder of 600 MB, unless it is there."""
     from lmr.models.clip import random_clip

@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from lab.load.bench import LoadBench, LoadResult, judge
+from lab.load.bench import STORE_FILE, LoadBench, LoadResult, judge
 from lab.load.child_service import ChildService
 from lab.load.inputs import draw_image, find_pocket, name_streams
 from lmr.service.client.client import Client
@@ -28,7 +28,7 @@ def measure_drain(bench: LoadBench) -> LoadResult:
     seqs, codes, stop = dict[str, int](), list[int](), threading.Event()
     lock = threading.Lock()
     folder = bench.make_state_dir("drain")
-    options = ["--state-dir", str(folder), "--drain-s", f"{DRAIN_SECONDS:g}"]
+    options = ["--store", f"sqlite:{folder / STORE_FILE}", "--drain-s", f"{DRAIN_SECONDS:g}"]
     service = ChildService([*model.options, *options], bench.folder)
 
     def work(name: str) -> None:
@@ -58,7 +58,7 @@ def measure_drain(bench: LoadBench) -> LoadResult:
         stop.set()
         for worker in workers:
             worker.join()
-    stored = _read_seqs(folder / "streams.sqlite")
+    stored = _read_seqs(folder / STORE_FILE)
     lost = [name for name in names if stored.get(name, 0) < seqs.get(name, 0)]
     counts = {value: codes.count(value) for value in sorted(set(codes))}
     answered = counts.get(200, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import os
 import resource
 import sys
@@ -11,13 +12,13 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 import torch
 
 import lmr
-from lmr.apps.options import NO_STATE, ServerOptions
+from lmr.apps.options import ServerOptions
 from lmr.apps.serve import (
-    STORE_FILE,
     ServingPlan,
     check_packages,
     choose_threads,
@@ -30,7 +31,8 @@ from lmr.apps.serve import (
 )
 from lmr.core.errors import LmrError
 from lmr.watch.settings import WatchSettings
-from service_maker import NAMES, load_pocket
+from mosquitto import Subscriber, needs_broker, run_broker
+from service_maker import NAMES, TIMEOUT, load_pocket, make_file
 
 TOKEN = "0123456789abcdef"
 
@@ -90,18 +92,19 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
     method = create_served("lmr", load_pocket().classifier(NAMES), 2)
-    assert open_store(NO_STATE, method, None) is None
-    store = open_store(tmp_path / "new" / "folder", method, WatchSettings())
+    assert open_store("none", method, None) is None
+    address = f"sqlite:{tmp_path / 'new' / 'folder' / 's.sqlite'}"
+    store = open_store(address, method, WatchSettings())
     assert store is not None
     store.close()
     with pytest.raises(LmrError, match="another watch: on, not off"):
-        open_store(tmp_path / "new" / "folder", method, None)
+        open_store(address, method, None)
     other = create_served("lmr(lr=0.5)", load_pocket().classifier(NAMES), 2)
     with pytest.raises(LmrError, match="belongs to the method lmr, not to lmr"):
-        open_store(tmp_path / "new" / "folder", other, WatchSettings())
+        open_store(address, other, WatchSettings())
     (tmp_path / "file").write_text("")
-    with pytest.raises(LmrError, match="Cannot create the folder of states"):
-        open_store(tmp_path / "file", method, None)
+    with pytest.raises(LmrError, match="Cannot use the folder"):
+        open_store(f"sqlite:{tmp_path / 'file' / 's'}", method, None)
 
 
 def test_garbage_is_looked_for_only_in_what_is_new() -> None:
@@ -154,18 +157,87 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     keep_freed_memory()
 
 
+@needs_broker
+def test_answers_are_published(tmp_path: Path) -> None:
+    """From the image of a client to the message of a broker."""
+
+    def send(url: str, stop: Callable[[], None]) -> None:
+        try:
+            headers = {"Content-Type": "image/jpeg"}
+            sent = httpx.post(f"{url}/v1/streams/yard/images", content=make_file(), headers=headers, timeout=TIMEOUT)
+            answer = sent.raise_for_status().json()
+            with Subscriber(broker) as watched:
+                watched.wait_for(lambda last: "lmr/yard/state" in last)
+                labels.append(json.loads(watched.last["lmr/yard/state"])["label"])
+            labels.append(answer["answers"][0]["label"])
+        finally:
+            stop()
+
+    labels: list[str] = []
+    with run_broker(tmp_path) as broker:
+        where = ServerOptions(port=0, mqtt=broker.url)
+        plan = ServingPlan(NAMES, model="pocket")
+        serve_classifier(plan, where, report=lambda line: None, on_ready=send)
+        with Subscriber(broker) as later:
+            assert later.last["lmr/available"] == "offline"
+    assert labels[0] == labels[1]
+
+
 def test_store_of_the_old_default_is_refused_with_how_to_go_on(tmp_path: Path) -> None:
     classifier, watch = load_pocket().classifier(NAMES), WatchSettings()
     for spec, shown in (("lmr", "lmr"), ("lmr(lr=0.5)", "'lmr(lr=0.5)'")):
-        store = open_store(tmp_path / spec, create_served(spec, classifier, 2), watch)
+        path = tmp_path / f"{spec}.sqlite"
+        store = open_store(f"sqlite:{path}", create_served(spec, classifier, 2), watch)
         assert store is not None
         store.close()
         with pytest.raises(LmrError) as refused:
-            open_store(tmp_path / spec, create_served(ServingPlan.method, classifier, 2), watch)
+            open_store(f"sqlite:{path}", create_served(ServingPlan.method, classifier, 2), watch)
         assert str(refused.value) == (
-            f"The store {str(tmp_path / spec / STORE_FILE)!r} belongs to the method {spec}, not to steady; give "
-            f"--method {shown} to go on with it, or another --state-dir to start anew."
+            f"The store {str(path)!r} belongs to the method {spec}, not to steady; give "
+            f"--method {shown} to go on with it, or another --store to start anew."
         )
-        again = open_store(tmp_path / spec, create_served(spec, classifier, 2), watch)
+        again = open_store(f"sqlite:{path}", create_served(spec, classifier, 2), watch)
         assert again is not None
         again.close()
+
+
+def test_classes_are_changed_over_http_and_stay_changed(tmp_path: Path) -> None:
+    new, found = ["green heart", "purple square", "red ring"], []
+    where = ServerOptions(port=0, store=f"sqlite:{tmp_path}/s.sqlite")
+
+    def run(names: list[str], work: Callable[[lmr.Client], None]) -> None:
+        def look(url: str, stop: Callable[[], None]) -> None:
+            try:
+                with lmr.Client(url) as client:
+                    work(client)
+            finally:
+                stop()
+
+        plan = ServingPlan(names, model="pocket", method="lmr")
+        serve_classifier(plan, where, report=lambda line: None, on_ready=look)
+
+    def change(client: lmr.Client) -> None:
+        answer = client.step("cam", make_file())
+        assert set(dict(answer.answers[0].top)) == set(NAMES)
+        for wrong, reason in (
+            (["red ring"], "at least 2 items"),
+            (["red ring", "Red  ring"], "once"),
+            (["red ring", "zeppelin"], "zeppelin"),
+        ):
+            with pytest.raises(LmrError, match=reason):
+                client.change_classes(wrong)
+        assert client.model()["classes"] == NAMES
+        assert client.change_classes(new)["classes"] == new
+        assert set(dict(client.step("cam", make_file()).answers[0].top)) == set(new)
+
+    def look_again(client: lmr.Client) -> None:
+        answer = client.step("cam", make_file())
+        assert (answer.seq, set(dict(answer.answers[0].top))) == (3 + len(found), set(new))
+        found.append(answer)
+
+    run(NAMES, change)
+    run(NAMES, look_again)  # the names at the start are changed as they were
+    run(new, look_again)
+    with pytest.raises(LmrError, match="another classes or prompts"):
+        run(["red ring", "blue ring"], look_again)
+    assert len(found) == 2

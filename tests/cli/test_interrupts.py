@@ -128,7 +128,7 @@ def test_a_request_to_terminate_does_the_same(folder: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("module", ["lmr.apps.serve", "lmr.models.embedded"])
 def test_service_that_is_ended_before_it_listens_has_done_its_work(module: str, tmp_path: Path) -> None:
-    words = ["serve", "--labels", "cat,dog", "--port", "0", "--state-dir", str(tmp_path / "states")]
+    words = ["serve", "--labels", "cat,dog", "--port", "0", "--store", f"sqlite:{tmp_path / 'states'}"]
     process = start(f"tell:{module}", words)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"

@@ -67,7 +67,7 @@ def test_bare_command_prints_the_help_with_every_command_in_its_group(capsys: py
     with pytest.raises(SystemExit):
         main(["--help"])
     assert capsys.readouterr().out == text
-    assert len(COMMANDS) == 14
+    assert len(COMMANDS) == 15
     for name, command in COMMANDS.items():
         listed = text.partition(f"\n{command.group}:\n")[2].partition("\n\n")[0]
         assert f"  {name:<12}{command.help}" in listed.splitlines()

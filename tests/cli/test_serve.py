@@ -21,9 +21,10 @@ from service_maker import TIMEOUT, make_file
 NAMES = "red ring,blue star,green heart"
 PLAIN = ["serve", "--model", "pocket", "--labels", NAMES, "--port", "0"]
 FLAGS = [
-    "model", "labels", "method", "host", "port", "token-file", "state-dir", "resident", "max-batch", "max-step-ms",
+    "model", "labels", "method", "host", "port", "token-file", "store", "resident", "max-batch", "max-step-ms",
     "max-wait-ms", "queue-images", "queue-per-stream", "timeout-ms", "max-body", "max-images", "max-pixels", "step",
-    "durability", "overload", "watch", "drain-s", "create", "ray", "replicas", "replica-cpus", "partitions",
+    "durability", "on-store-failure", "overload", "watch", "drain-s", "create", "ray", "replicas", "replica-cpus",
+    "partitions", "mqtt",
 ]  # fmt: skip
 HIDDEN = {"interval_s", "keys_per_stream"}  # settings that are no options
 
@@ -93,7 +94,9 @@ def test_wrong_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
         (["--model", "no-such-model"], "There is no model"),
         (["--replicas", "2"], "give --ray with them"),
         (["--ray", "--replicas", "0"], "Expected at least one replica"),
-        (["--ray", "--state-dir", "none"], "--ray needs a --state-dir"),
+        (["--ray", "--store", "none"], "--ray needs a --store"),
+        (["--ray", "--mqtt", "mqtt://localhost"], "leave out --mqtt or --ray"),
+        (["--mqtt", "localhost"], "Expected a broker as mqtt://host"),
     ],
 )
 def test_what_cannot_start_is_one_sentence(
@@ -129,7 +132,7 @@ def stop(process: subprocess.Popen[str], number: int) -> list[dict[str, object]]
 
 def test_service_drains_and_comes_back(tmp_path: Path) -> None:
     """Two signals, two runs, one stream: the second run goes on where the first one ended."""
-    words, seqs = ["--state-dir", str(tmp_path / "states")], []
+    words, seqs = ["--store", f"sqlite:{tmp_path / 'states'}"], []
     for number in (signal.SIGTERM, signal.SIGINT):
         process, url, said = start(*words)
         assert "model pocket, 3 classes: red ring, blue star, green heart" in said[0]

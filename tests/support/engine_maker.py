@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,9 +17,9 @@ from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.requests import StepAnswer, StepRequest
 from lmr.service.settings import ServiceSettings
-from lmr.service.store.store import Refusals, Store
+from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.store_interface import StateStore
-from lmr.service.store.stored_types import Transaction
+from lmr.service.store.stored_types import Refusals, StoreError, Transaction
 from lmr.watch.settings import Thresholds, WatchSettings
 
 NAMES = [f"class {k}" for k in range(small_world.CLASSES)]
@@ -37,7 +36,7 @@ class Clock:
         return self.now
 
 
-class FragileStore(Store):
+class FragileStore(SqliteStore):
     """A store on a disk that is full as long as ``full`` says so."""
 
     full = False
@@ -52,7 +51,7 @@ class FragileStore(Store):
 
     def _check(self) -> None:
         if self.full:
-            raise sqlite3.OperationalError("database or disk is full")
+            raise StoreError("database or disk is full")
 
 
 def make_method(spec: str = "lmr", rows: int = 4, watch: WatchSettings | None = CALM) -> lmr.Method:
@@ -105,7 +104,7 @@ def work_without_commit(engine: Engine) -> None:
     engine._work(batch)
 
 
-def check_state(engine: Engine, stream: str, requests: range) -> None:
+def check_state(engine: Engine, stream: str, requests: Sequence[int]) -> None:
     """The stream is as after these requests alone."""
     stored = read_tensors(load_state(wait(engine, engine.read_state(stream))))
     for key, value in read_tensors(run_alone(stream, requests)[0]).items():

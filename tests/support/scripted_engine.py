@@ -22,7 +22,10 @@ def make_status(stream: str, **values: Any) -> StreamStatus:
 
 
 class ScriptedEngine(Engine):
-    """Every image is the first class. ``refusal`` is raised instead, ``held`` keeps futures unanswered."""
+    """Every image is the first class, and the second for the frozen model.
+
+    ``refusal`` is raised instead, ``held`` keeps futures unanswered.
+    """
 
     def __init__(self, method: Method, names: Sequence[str], settings: ServiceSettings | None = None) -> None:
         self.method, self.names, self.settings = method, list(names), settings or ServiceSettings()
@@ -69,7 +72,10 @@ class ScriptedEngine(Engine):
     def answer(self, request: StepRequest) -> StepAnswer:
         top = tuple((name, 0.9 if place == 0 else 0.1) for place, name in enumerate(self.names))[: request.top]
         errors = {place: ImageResult(error=message) for place, message in request.errors.items()}
-        answers = tuple(errors.get(place, ImageResult(*top[0], top)) for place in range(request.sent))
+        result = ImageResult(*top[0], top)
+        if request.compare:
+            result = replace(result, frozen=self.names[1], frozen_top=((self.names[1], 0.6), (self.names[0], 0.4)))
+        answers = tuple(errors.get(place, result) for place in range(request.sent))
         report = BatchReport(len(request.images), 1, 1, 0.01, 0.005)
         for callback in self.listeners:
             callback(report)

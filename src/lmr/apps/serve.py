@@ -8,15 +8,15 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from lmr.apps.model_options import create_suited, describe_suited, explain_other_method, make_classifier
-from lmr.apps.options import NO_STATE, AnyPath, ModelOptions, Prompts, ServerOptions
+from lmr.apps.model_options import create_suited, describe_suited, explain_other_method, make_classifier, read_labels
+from lmr.apps.options import AnyPath, ModelOptions, Prompts, ServerOptions
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
@@ -26,9 +26,12 @@ from lmr.models import Backbone
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import METHOD, describe_identity
+from lmr.service.mqtt import MqttAddress, MqttPublisher
 from lmr.service.network import is_loopback, read_token_file
 from lmr.service.settings import ServiceSettings
-from lmr.service.store.store import OtherIdentity, Store
+from lmr.service.store import addresses
+from lmr.service.store.sql_store import OtherIdentity
+from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.store_interface import StateStore
 from lmr.watch.settings import WatchSettings
 from lmr.watch.watched import Watched
@@ -36,7 +39,6 @@ from lmr.watch.watched import Watched
 if TYPE_CHECKING:
     from lmr.service.app.server import Server
 
-STORE_FILE = "streams.sqlite"
 _NEEDED = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")  # of the extra "serve"
 _TOKEN_LENGTH = 16
 _LOADER = "lmr-load"  # the name of the thread
@@ -67,13 +69,16 @@ class ServingPlan:
         keep_freed_memory()
         backbone = self.options.load(self.model)
         torch.set_num_threads(choose_threads(self.threads, backbone))  # the compute thread is started after this
-        classifier = make_classifier(backbone, self.names, self.prompts)
-        return backbone, create_served(self.method, classifier, self.settings.resident)
+        return backbone, create_served(self.method, self.classify(backbone, self.names), self.settings.resident)
+
+    def classify(self, backbone: Backbone, names: Sequence[str]) -> ZeroShot:
+        """Return the classifier of these class names."""
+        return make_classifier(backbone, read_labels(names), self.prompts)
 
     def start_engine(self, method: Method, store: StateStore | None) -> Engine:
         """Return an engine that serves the method of ``load``."""
         watched = method if self.watch is None else Watched(method, self.watch)
-        engine = Engine(watched, self.names, self.settings, store)
+        engine = Engine(watched, method.classifier.names, self.settings, store)
         gc.collect()
         gc.freeze()  # modules and model stay: to search them for garbage would stop all threads for 0.1 s
         engine.start()
@@ -81,10 +86,11 @@ class ServingPlan:
 
     def describe(self, backbone: Backbone, method: Method, states: str) -> list[str]:
         """Return lines to show at the start; ``states`` says where the states are kept."""
-        few = ", ".join(self.names[:5]) + (", ..." if len(self.names) > 5 else "")
+        names = method.classifier.names
+        few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
         suited = describe_suited(self.method, method)
         return [
-            f"model {backbone.name}, {len(self.names)} classes: {few}",
+            f"model {backbone.name}, {len(names)} classes: {few}",
             f"method {method.spec}" + (f" ({suited})" if suited else ""),
             f"watch {'off' if self.watch is None else self.watch.mode}; {states}",
         ]
@@ -112,20 +118,30 @@ def serve_classifier(
 
     where = where or ServerOptions()
     token = choose_token(where.host, where.token_file)
+    publisher = None if where.mqtt is None else MqttPublisher(MqttAddress.read(where.mqtt), plan.model)
     service = LiveService(plan.settings)
     server = Server(make_app(service, token=token), where.host, where.port, on_stop)
-    engines: list[Engine] = []
+    ending = contextlib.ExitStack()
     threads = torch.get_num_threads()
 
     def load() -> None:
         backbone, method = plan.load()
         if service.stopping.is_set():  # it was ended in the meantime
             return
-        engine = plan.start_engine(method, open_store(where.state_dir, method, plan.watch))
-        engines.append(engine)
-        service.install(engine, backbone.preprocess, backbone.name, backbone.facts)
-        folder = os.fspath(where.state_dir)
-        kept = "in memory alone, lost when the service ends" if folder == NO_STATE else f"in {folder}"
+        store = open_store(where.store, method, plan.watch)
+        if isinstance(store, SqliteStore) and (names := store.read_classes()):  # changed while an earlier run served
+            method = method.with_classes(plan.classify(backbone, names))
+        engine = plan.start_engine(method, store)
+        ending.callback(engine.close)
+        if publisher is not None:
+            engine.listen_results(publisher.add)
+            publisher.start()
+            ending.callback(publisher.close)
+            report(f"answers are published at {publisher.address}")
+        classify = partial(plan.classify, backbone)
+        service.install(engine, backbone.preprocess, backbone.name, backbone.facts, classify)
+        title = addresses.describe_store(where.store)
+        kept = "in memory alone, lost when the service ends" if title == addresses.NO_STORE else f"in {title}"
         for line in plan.describe(backbone, method, f"states {kept}; {engine.read_overview().streams} streams so far"):
             report(line)
         report(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
@@ -135,8 +151,7 @@ def serve_classifier(
         try:
             _run_beside(load, server)
         finally:
-            for engine in engines:
-                engine.close()
+            ending.close()
             torch.set_num_threads(threads)
 
 
@@ -203,22 +218,15 @@ def choose_threads(given: int | None, backbone: Backbone) -> int:
     return given
 
 
-def open_store(folder: AnyPath, method: Method, watch: WatchSettings | None) -> Store | None:
-    """Return the store in a folder, which is created if it is missing; None for no store."""
-    if os.fspath(folder) == NO_STATE:
-        return None
-    path = Path(folder)
+def open_store(address: str, method: Method, watch: WatchSettings | None) -> StateStore | None:
+    """Return the store at an address, for the states of a method; None for no store."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LmrError(f"Cannot create the folder of states {str(path)!r}: {error.strerror or error}.") from error
-    try:
-        return Store(path / STORE_FILE, describe_states(method, watch))
+        return addresses.open_store(address, describe_states(method, watch))
     except OtherIdentity as error:
         if error.name != METHOD:
             raise
-        what = f"The store {str(path / STORE_FILE)!r}"
-        raise LmrError(explain_other_method(error.stored, method, what, "--state-dir")) from error
+        what = f"The store {addresses.describe_store(address)!r}"
+        raise LmrError(explain_other_method(error.stored, method, what, "--store")) from error
 
 
 def describe_states(method: Method, watch: WatchSettings | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import TYPE_CHECKING
 
 from lmr.apps.options import ModelOptions, ServerOptions
@@ -27,7 +28,7 @@ The default method, steady, answers as the frozen model while the images of a st
 after a change, with the class shares of this stream. Labels that are posted enter these shares. Give --prior uniform
 for streams that begin with bad images and have about as many of each class.
 
-States are kept in --state-dir and survive a restart or a crash: an answer is sent after its state is on the disk. A
+States are kept in --store and survive a restart or a crash: an answer is sent after its state is on the disk. A
 watch compares each stream with the frozen model, without labels, and rolls it back when its adaptation goes wrong.
 The service has a live page at its address, a description of its API at /docs, metrics for Prometheus at /metrics, and
 speaks the Open Inference Protocol (V2) of KServe and Triton at /v2.
@@ -42,8 +43,8 @@ examples:
     lmr serve --labels "cat,dog,ship,truck"
   send it an image; the name of the stream is up to you:
     curl -H "Content-Type: image/jpeg" --data-binary @frame.jpg localhost:8080/v1/streams/cam-1/images
-  CLIP with names in a file, and a folder for the states:
-    lmr serve --labels names.txt --model openai/clip-vit-base-patch16 --state-dir /var/lib/lmr
+  CLIP with names in a file, and a file for the states:
+    lmr serve --labels names.txt --model openai/clip-vit-base-patch16 --store sqlite:/var/lib/lmr/streams.sqlite
   for other machines, with a token that clients send as "Authorization: Bearer ...":
     openssl rand -hex 32 > token
     lmr serve --labels names.txt --host 0.0.0.0 --token-file token
@@ -51,8 +52,12 @@ examples:
     lmr serve --labels names.txt --prior uniform
   cameras that send one frame at a time, with a step for every 16 frames of a camera:
     lmr serve --labels names.txt --step 16
+  one of any number of replicas behind a proxy, with the states in PostgreSQL:
+    lmr serve --labels names.txt --store postgresql://lmr@db/lmr
   replicas on a Ray cluster that runs, with the states on this machine in four files:
-    lmr serve --labels names.txt --ray auto --replicas 8 --partitions 4 --state-dir /var/lib/lmr
+    lmr serve --labels names.txt --ray auto --replicas 8 --partitions 4 --store sqlite:/var/lib/lmr/streams.sqlite
+  publish the answers, so that every stream appears in Home Assistant:
+    lmr serve --labels names.txt --mqtt mqtt://localhost
   the same model without adaptation, to compare:
     lmr serve --labels names.txt --method zeroshot --watch off
 
@@ -80,7 +85,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     add(
         "--demo",
         action="store_true",
-        help="serve eight simulated cameras whose weather turns bad one after the other, with the model and the "
+        help="serve eight simulated cameras, most in bad weather and some hard to adapt to, with the model and the "
         "photographs that come with lmr; of the other options only --for, --host, --port, --token-file and --log-level "
         "count",
     )
@@ -119,14 +124,16 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_where(group: argparse._ArgumentGroup) -> None:
-    add_fields(group, ServerOptions, host="ADDRESS", port="N", token_file="FILE", log_level=None)
+    add_fields(group, ServerOptions, host="ADDRESS", port="N", token_file="FILE", mqtt="ADDRESS", log_level=None)
     group.set_defaults(log_level=None)
 
 
 def _add_states(group: argparse._ArgumentGroup) -> None:
-    add_fields(group, ServerOptions, state_dir="DIR")
-    group.set_defaults(state_dir="lmr-state")
-    add_fields(group, ServiceSettings, resident="N", max_streams="N", durability=None, create=None)
+    add_fields(group, ServerOptions, store="ADDRESS")
+    group.set_defaults(store="sqlite:lmr-state/streams.sqlite")
+    add_fields(
+        group, ServiceSettings, resident="N", max_streams="N", durability=None, on_store_failure=None, create=None
+    )
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
@@ -137,8 +144,7 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         const="local",
         metavar="ADDRESS",
         help="serve with replicas on a Ray cluster: at ADDRESS, auto for the one that runs on this machine; without an "
-        "address on a cluster of this machine's cores that ends with the command. --state-dir is a folder of this "
-        "machine. Needs pip install 'lmr[ray]'",
+        "address on a cluster of this machine's cores that ends with the command. Needs pip install 'lmr[ray]'",
     )
     add(
         "--replicas",
@@ -157,7 +163,7 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         type=int,
         metavar="N",
         help="with --ray: files that the states are spread over, each written by a process of its own; the number "
-        "stays as it is for a --state-dir (default: 1)",
+        "stays as it is for a --store (default: 1)",
     )
 
 
@@ -230,7 +236,12 @@ def _serve_on_ray(options: argparse.Namespace, plan: ServingPlan, where: ServerO
     cpus = 1.0 if options.replica_cpus is None else options.replica_cpus
     partitions = 1 if options.partitions is None else options.partitions
     replicas = ReplicaCount(least, most, cpus)
-    serve_on_ray(options.ray, plan, replicas=replicas, partitions=partitions, say=_report, **vars(where))
+    given = vars(where).copy()
+    if given.pop("mqtt") is not None:
+        raise LmrError("--mqtt publishes the answers of one service on one machine; leave out --mqtt or --ray.")
+    address = given.pop("store")
+    given["state_dir"] = os.path.dirname(address.removeprefix("sqlite:")) or "." if ":" in address else address
+    serve_on_ray(options.ray, plan, replicas=replicas, partitions=partitions, say=_report, **given)
 
 
 def _report(message: str) -> None:

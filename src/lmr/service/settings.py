@@ -12,6 +12,7 @@ from lmr.core.spec import convert
 
 Durability = Literal["answer", "interval"]
 Overload = Literal["shed", "answer"]
+StoreFailure = Literal["auto", "answer", "refuse"]
 Creation = Literal["auto", "never"]
 StepMode = Literal["adapt", "answer"]
 
@@ -24,7 +25,7 @@ class ServiceSettings:
     """
 
     resident: int = 256
-    """streams whose states are in memory; the others are in --state-dir and come back when they are used"""
+    """streams whose states are in memory; the others are in --store and come back when they are used"""
     max_streams: int = 100_000
     """streams that may exist; the first request of a further one is refused, and deleting a stream makes room"""
     max_batch: int = 64  # images of different streams that are computed together
@@ -43,9 +44,12 @@ class ServiceSettings:
     step: int = 0
     durability: Durability = "answer"
     """answer: an answer is sent after its state is on the disk; interval: at once, and states are written every second,
-    so that a crash loses up to a second of adaptation"""
+    so that a crash, or with PostgreSQL a move to another replica, loses up to a second of adaptation"""
     interval_s: float = 1.0  # between commits with durability "interval"
     overload: Overload = "shed"  # when the queue is full: shed refuses, answer serves without adapting
+    on_store_failure: StoreFailure = "auto"
+    """while the store cannot be used: answer without adapting, or refuse with 503 what would adapt; auto answers with
+    SQLite, and refuses with PostgreSQL, where another replica may have served the stream meanwhile"""
     create: Creation = "auto"
     """auto: a stream begins with its first request; never: streams that do not exist are refused"""
     drain_s: float = 30.0  # seconds to finish the queue after SIGTERM or Ctrl-C

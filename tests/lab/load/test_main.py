@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.load import __main__ as command
-from lab.load.__main__ import DESCRIPTION, EXPERIMENTS, ON_RAY, main, run_load
+from lab.load.__main__ import DESCRIPTION, EXPERIMENTS, ON_POSTGRES, ON_RAY, main, run_load
 from lab.load.bench import LoadBench, LoadResult, Verdict
 from lmr.core.errors import LmrError
 
@@ -75,5 +75,5 @@ def test_wrong_arguments_are_errors(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_help_names_every_experiment() -> None:
-    for name in EXPERIMENTS | ON_RAY:
+    for name in EXPERIMENTS | ON_POSTGRES | ON_RAY:
         assert f"\n  {name} " in DESCRIPTION

@@ -17,7 +17,7 @@ from lmr.service.app.service import LiveService
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.settings import ServiceSettings
-from lmr.service.store.store import Store
+from lmr.service.store.sqlite_store import SqliteStore
 from service_maker import NAMES, TIMEOUT, load_pocket, make_file
 
 FILES = [make_file(colour=colour) for colour in ("red", "blue", "green", "white")]
@@ -31,7 +31,7 @@ def make_method(streams: int) -> lmr.Method:
 def serve(path: Path, create: str = "auto") -> Iterator[httpx.Client]:
     settings = ServiceSettings(resident=2, create=create)  # type: ignore[arg-type]
     method = lmr.Watched(make_method(settings.resident))
-    engine = Engine(method, NAMES, settings, Store(path, describe_identity(method)))
+    engine = Engine(method, NAMES, settings, SqliteStore(path, describe_identity(method)))
     engine.start()
     try:
         app = make_app(LiveService(settings).install(engine, load_pocket().preprocess, "pocket"))

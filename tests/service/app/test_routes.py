@@ -126,6 +126,14 @@ def test_no_frames_are_kept_unless_asked_for(service: ScriptedService) -> None:
     assert service.server.service.frames is None
 
 
+def test_frozen_answers_come_where_they_are_asked_for(service: ScriptedService) -> None:
+    (plain,) = service.post().json()["answers"]
+    (both,) = service.post(params={"compare": "true"}).json()["answers"]
+    assert set(plain) == {"label", "probability", "top"}
+    assert both == plain | {"frozen": "blue star", "frozen_top": [["blue star", 0.6], ["red ring", 0.4]]}
+    assert service.post(params={"compare": "perhaps"}).status_code == 400
+
+
 @pytest.fixture(scope="module")
 def showing() -> Iterator[ScriptedService]:
     with serve_scripted(ServiceSettings(show_frames=True)) as made:
@@ -140,7 +148,11 @@ def test_frames_are_small_and_few(showing: ScriptedService) -> None:
     assert [frame["seq"] for frame in frames] == list(range(4, MOST_FRAMES + 4))
     image = Image.open(io.BytesIO(base64.b64decode(frames[-1]["b64"])))
     assert (image.format, image.size) == ("WEBP", (96, 72))
-    assert frames[-1]["label"] == "red ring"
+    assert (frames[-1]["label"], frames[-1]["probability"], frames[-1]["frozen"]) == ("red ring", 0.9, None)
+    showing.post(params={"compare": True})
+    (last,) = showing.client.get("/v1/streams/cam/frames", params={"limit": 1}).json()["frames"]
+    assert (last["seq"], last["frozen"]) == (MOST_FRAMES + 4, "blue star")
+    assert showing.client.get("/v1/streams/cam/frames", params={"limit": 0}).status_code == 400
     assert showing.client.get("/v1/streams/other/frames").json() == {"frames": []}
 
 

@@ -64,10 +64,10 @@ def test_an_image_is_answered(service: ScriptedService, client: lmr.Client) -> N
 
 def test_a_list_is_one_step_in_its_order(service: ScriptedService, client: lmr.Client) -> None:
     images = [np.full((4, 4 + k, 3), k, np.uint8) for k in range(3)]
-    answer = client.step("a", images, mode="answer", timeout_ms=500)
+    answer = client.step("a", images, mode="answer", compare=True, timeout_ms=500)
     assert len(service.steps["a"]) == 1
     assert answer.labels == [f"{len(image)} bytes" for image in service.seen[0].images]
-    assert service.seen[0].query["mode"] == ["answer"]
+    assert (service.seen[0].query["mode"], service.seen[0].query["compare"]) == (["answer"], ["true"])
     assert service.seen[0].headers["X-Timeout-Ms"] == "500"
 
 

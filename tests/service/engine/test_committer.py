@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from engine_maker import (
 from lmr.service.engine.committer import RETRY
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.requests import StoreFailed
+from lmr.service.store.stored_types import StoreError
 
 
 def break_store(engine: Engine, full: bool = True) -> None:
@@ -187,7 +187,7 @@ def test_commits_at_intervals(tmp_path: Path) -> None:
     clock.now += 2.0
     run(engine)
     assert engine.read_overview().unsaved == 0
-    assert engine._store.read_step("a", 2) is not None
+    assert engine._store.read_steps("a", 2) != []
     replayed = ask(engine, make_request("a", 0, key="k", digest="d"))[0]
     assert (replayed.replayed, replayed.saved, replayed.seq) == (True, True, 1)
     assert ask(engine, make_request("a", 5, mode="answer"))[0].saved
@@ -300,9 +300,9 @@ def test_store_that_cannot_be_read_refuses(tmp_path: Path, monkeypatch: pytest.M
     ask(engine, make_request("a", 0), make_request("b", 0))
 
     def fail(*given: object) -> None:
-        raise sqlite3.OperationalError("disk I/O error")
+        raise StoreError("disk I/O error")
 
-    monkeypatch.setattr(engine._store, "_ask", fail)
+    monkeypatch.setattr(engine._store, "_read", fail)
     futures = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1, key="k"))
     run(engine)
     with pytest.raises(StoreFailed, match="disk I/O error"):
@@ -321,7 +321,7 @@ def test_commit_counts_although_the_file_cannot_be_measured(tmp_path: Path, monk
     def fail() -> int:
         raise OSError("no such device")
 
-    monkeypatch.setattr(engine._store, "measure_bytes", fail)
+    monkeypatch.setattr(engine._store, "_measure_bytes", fail)
     assert engine.submit(make_request("a", 0)).result(30).seq == 1
     assert engine.submit(make_request("a", 1)).result(30).seq == 2
     engine.close()
@@ -334,7 +334,7 @@ def test_store_that_cannot_be_read_either_refuses_and_recovers(tmp_path: Path, m
     break_store(engine)
 
     def fail(stream: str) -> str | None:
-        raise sqlite3.OperationalError("disk I/O error")
+        raise StoreError("disk I/O error")
 
     with monkeypatch.context() as broken:
         broken.setattr(engine._store, "read_record", fail)

@@ -19,6 +19,7 @@ import lmr
 from engine_maker import (
     NAMES,
     Clock,
+    FragileStore,
     ask,
     check_state,
     load_state,
@@ -34,7 +35,6 @@ from engine_maker import (
     work_without_commit,
 )
 from lmr.core.errors import LmrError
-from lmr.service.engine import worker
 from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
@@ -48,15 +48,18 @@ from lmr.service.engine.requests import (
     NotReady,
     QueueFull,
     StepRequest,
+    StoreFailed,
     StreamDamaged,
     StreamLimit,
     TooManyStreams,
     UnknownStream,
 )
 from lmr.service.settings import ServiceSettings
-from lmr.service.store.store import Store
+from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.stored_types import StreamChange, Transaction
+from lmr.watch.settings import WatchSettings
 from state_forger import forge_events
+from tiny_models import draw_batches, load_tiny
 
 STREAMS = [f"cam-{k}" for k in range(7)]
 
@@ -241,6 +244,30 @@ def test_every_n_images_make_a_step_however_they_are_sent(tmp_path: Path, sizes:
     assert sum(answer.adaptation["stepped"] for answer in answers) == stepped
     for key, value in read_tensors(method).items():
         close_enough(read_tensors(load_state(content))[key], value)
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_frozen_answers_come_with_a_request_that_asks_for_them(tmp_path: Path, step: int) -> None:
+    engine, plain = (make_engine(tmp_path / name, step=step) for name in ("asking", "plain"))
+    frozen = lmr.create("zeroshot", make_method().classifier).predict(make_images("a", 0))
+    expected = [NAMES[kind] for kind in frozen.labels.tolist()]
+    for mode in ("adapt", "answer"):
+        request = make_request("a", 0, mode=mode)
+        asked, beside = ask(engine, replace(request, compare=True), make_request("b", 0, mode=mode))
+        assert [one.frozen for one in asked.answers] == expected
+        assert [dict(one.frozen_top)[name] for one, name in zip(asked.answers, expected, strict=True)] == pytest.approx(
+            frozen.probabilities.max(1).values.tolist()
+        )
+        assert not any(one.frozen_top for one in beside.answers)
+        (alone,) = ask(plain, request)
+        assert [one.probability for one in asked.answers] == pytest.approx([one.probability for one in alone.answers])
+    status = engine.find("a").status
+    assert status.frozen_label == expected[-1]
+    assert status.changed == pytest.approx(
+        sum(one["label"] != one["frozen"] for one in engine.find("a").answers) / 3, abs=0.02
+    )
+    assert wait(engine, engine.add_labels("a", 1, expected)).frozen_accuracy == 1.0
+    assert [one["frozen"] for one in engine.find("a").answers] == expected
 
 
 def test_frozen_answers_of_counted_steps_reach_their_requests(tmp_path: Path) -> None:
@@ -593,7 +620,7 @@ def test_stream_with_a_damaged_record_fails_alone_and_can_be_deleted(tmp_path: P
 def test_stream_with_damaged_parts_fails_alone(tmp_path: Path, content: str) -> None:
     engine = make_engine(tmp_path / "s", step=5)
     ask(engine, make_request("a", 0), make_request("b", 0))  # three images wait
-    parts = engine._store.read_state("a").parts  # type: ignore[union-attr]
+    parts = engine._store.claim("a").state.parts  # type: ignore[union-attr]
     assert {name.partition("/")[0] for name in parts} >= {"tally", "waiting"}
     engine.close()
     for part in ("tally", "waiting/0"):
@@ -617,7 +644,7 @@ def test_every_request_of_a_batch_finishes_alone(tmp_path: Path, monkeypatch: py
     for path in (tmp_path / "s", None):
         engine = make_engine(path)
         ask(engine, *(make_request(stream, 0) for stream in "abc"))
-        plain = worker._make_note
+        plain = engine._worker._make_note
 
         def fail(request: StepRequest, *values: Any, plain: Any = plain) -> Any:
             if request.stream == "b":
@@ -625,7 +652,7 @@ def test_every_request_of_a_batch_finishes_alone(tmp_path: Path, monkeypatch: py
             return plain(request, *values)
 
         with monkeypatch.context() as broken:
-            broken.setattr(worker, "_make_note", fail)
+            broken.setattr(engine._worker, "_make_note", fail)
             futures = [engine.submit(make_request(stream, 1)) for stream in "abc"]
             refuse(engine, futures[1], ComputeFailed, "of this stream alone")
         assert [future.result(0).seq for future in (futures[0], futures[2])] == [2, 2]
@@ -652,7 +679,7 @@ def test_forged_watch_in_the_store_fails_its_stream_alone(tmp_path: Path) -> Non
     """As one that was stored before states were read strictly."""
     engine = make_engine(tmp_path / "s")
     ask(engine, make_request("a", 0), make_request("b", 0))
-    stored = engine._store.read_state("a")
+    stored = engine._store.claim("a").state
     assert stored is not None
     watch = json.loads(stored.watch) | {"images": "x"}
     record = engine._store.read_record("a")
@@ -701,7 +728,7 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s", resident=2)
     (answer,) = ask(engine, make_request("a", 0))
     ask(engine, make_request("b", 0), make_request("c", 0))  # "a" makes room: its note is read from the store
-    stored, content = engine._store.read_state("a"), wait(engine, engine.read_state("a"))
+    stored, content = engine._store.claim("a").state, wait(engine, engine.read_state("a"))
     given = [one.label for one in answer.answers]
     wrong = next(name for name in NAMES if name != given[1])
     status = wait(engine, engine.add_labels("a", 1, [given[0], wrong, None]))
@@ -711,7 +738,7 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     assert status.frozen_accuracy == float(NAMES[frozen[0]] == given[0])  # one image in three is compared
     assert status.compared_accuracy == 1.0
     assert wait(engine, engine.add_labels("a", 1, [wrong, wrong, given[2]])).labelled == 3
-    assert engine._store.read_state("a") == stored
+    assert engine._store.claim("a").state == stored
     assert wait(engine, engine.read_state("a")) == content
     history = engine.find("a").history
     assert history[-1]["accuracy"] == pytest.approx(2 / 3, abs=0.01)
@@ -736,7 +763,7 @@ def test_labels_enter_the_class_shares_that_a_method_counts(tmp_path: Path) -> N
 
     def begin() -> tuple[Engine, lmr.Method]:
         method = lmr.create("steady", clip, preset="auto", streams=2)
-        store = Store(tmp_path / "s", describe_identity(method))
+        store = SqliteStore(tmp_path / "s", describe_identity(method))
         engine = Engine(lmr.Watched(method), names, ServiceSettings(resident=2, max_wait_ms=0.0), store, threads=False)
         engine.start()
         return engine, method
@@ -905,3 +932,120 @@ def test_drain_refuses_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> N
     engine.close()
     assert first.result(0).seq == 1  # it was begun, so it was finished
     assert list_threads() <= before
+
+
+# Other classes.
+
+OLD = ["red ring", "blue star", "green heart"]
+NEW = ["green heart", "purple square", "red ring", "striped star"]
+
+
+def make_named(names: list[str], spec: str = "lmr", rows: int = 2, *, watched: bool = True) -> lmr.Method:
+    method = lmr.create(spec, load_tiny().classifier(names), streams=rows)
+    return lmr.Watched(method, WatchSettings(every=2)) if watched else method
+
+
+def make_named_engine(
+    path: Path | None, method: lmr.Method, store: FragileStore | None = None, **values: Any
+) -> Engine:
+    if path is not None:
+        store = FragileStore(path, describe_identity(make_named(OLD, method.spec)))
+    given = {"resident": 2, "max_wait_ms": 0.0, **values}
+    engine = Engine(method, method.classifier.names, ServiceSettings(**given), store, threads=False)
+    engine.start()
+    return engine
+
+
+def change(engine: Engine, names: list[str]) -> None:
+    engine.change_classes(load_tiny().classifier(names), names)
+
+
+def ask_named(engine: Engine, stream: str, images: Tensor) -> dict[str, float]:
+    """The probabilities of the last image by class name."""
+    (answer,) = ask(engine, StepRequest(stream, images, top=9))
+    assert answer.answers[-1].label in engine.names
+    return dict(answer.answers[-1].top)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("durability", ["answer", "interval", None])
+def test_streams_in_memory_and_on_disk_follow_other_classes_also_after_a_restart(
+    durability: str | None, watched: bool, tmp_path: Path
+) -> None:
+    streams = "abc" if durability else "ab"  # one more than there are rows
+    batches = {stream: draw_batches([4, 4, 4, 4], seed=k) for k, stream in enumerate(streams)}
+    alone = {stream: make_named(OLD, rows=1, watched=watched) for stream in streams}
+    path, settings = (tmp_path / "s", {"durability": durability}) if durability else (None, {})
+    engine = make_named_engine(path, make_named(OLD, watched=watched), **settings)
+
+    def check(k: int) -> None:
+        for stream in streams:
+            answer, method = ask_named(engine, stream, batches[stream][k]), alone[stream]
+            expected = method.step(batches[stream][k]).probabilities[-1].tolist()
+            assert answer == pytest.approx(dict(zip(method.classifier.names, expected, strict=True)), abs=1e-5)
+
+    check(0)
+    engine.add_labels("a", 1, ["red ring"] * 4)
+    run(engine)
+    change(engine, NEW)
+    assert engine.names == NEW
+    alone = {stream: method.with_classes(load_tiny().classifier(NEW)) for stream, method in alone.items()}
+    assert [one["label"] in OLD for one in engine.find("a").answers] == [True] * 4
+    check(1)
+    assert {name for name, _ in engine.find("b").shares} <= set(NEW)
+    if durability:
+        with pytest.raises(BadInput, match="do not include 'blue star'"):
+            wait(engine, engine.add_labels("a", 2, ["blue star"] * 4))
+        assert wait(engine, engine.add_labels("b", 1, ["red ring"] * 4)).labelled == 4  # a request of the old classes
+        engine.close()
+        store = FragileStore(tmp_path / "s", describe_identity(make_named(OLD)))
+        assert store.read_classes() == NEW
+        change_event = "2 (purple square, striped star) new, 1 (blue star) removed"
+        assert any(change_event in event for event in store.read_events(""))
+        engine = make_named_engine(None, make_named(NEW, watched=watched), store, **settings)
+        check(2)
+        change(engine, OLD)
+        alone = {stream: method.with_classes(load_tiny().classifier(OLD)) for stream, method in alone.items()}
+        check(3)
+    engine.close()
+
+
+def test_classes_that_cannot_be_changed_are_as_before(tmp_path: Path) -> None:
+    engine, batches = make_named_engine(tmp_path / "s", make_named(OLD)), draw_batches([4, 4])
+    ask_named(engine, "a", batches[0])
+    before = wait(engine, engine.read_state("a"))
+    assert isinstance(engine._store, FragileStore)
+    engine._store.full = True
+    with pytest.raises(StoreFailed, match="the classes are as before"):
+        change(engine, NEW)
+    engine._store.full = False
+    assert engine._store.read_classes() is None
+    with pytest.raises(CannotDo, match="other weights"):
+        engine.change_classes(make_method(watch=None).classifier, NEW)
+    assert wait(engine, engine.read_state("a")) == before
+    assert set(ask_named(engine, "a", batches[1])) == set(OLD)
+    engine.close()
+    with pytest.raises(NotReady):
+        change(engine, NEW)
+    fixed = make_named_engine(None, make_named(OLD, "rotta", 1), resident=1)
+    with pytest.raises(CannotDo, match="rotta cannot change its classes"):
+        change(fixed, NEW)
+    fixed.close()
+
+
+def test_every_answer_is_of_one_set_of_classes_while_they_change() -> None:
+    method = make_named(OLD)
+    engine = Engine(method, OLD, ServiceSettings(resident=2, max_wait_ms=0.0))
+    engine.start()
+    (images,) = draw_batches([2])
+    seen = set()
+    for k in range(6):
+        futures = [engine.submit(StepRequest(stream, images, top=9)) for stream in "abab"]
+        change(engine, OLD if k % 2 else NEW)
+        for future in futures:
+            for one in future.result(60).answers:
+                names = frozenset(name for name, _ in one.top)
+                assert names in (frozenset(OLD), frozenset(NEW))
+                seen.add(names)
+    assert len(seen) == 2
+    engine.close()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 
 from engine_maker import (
     NAMES,
+    Clock,
     ask,
     check_state,
     make_engine,
@@ -23,18 +25,33 @@ from engine_maker import (
     wait,
     work_without_commit,
 )
-from lmr import LmrError
+from lab.load.postgres_server import PostgresServer
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
-from lmr.service.engine.requests import BadInput, KeyReused, StepAnswer, StreamMoved
-from lmr.service.store.fenced_store import FencedStore
+from lmr.service.engine.requests import BadInput, KeyReused, StepAnswer, StoreFailed, StreamMoved
+from lmr.service.store.postgres_store import PostgresStore
+from lmr.service.store.sqlite_store import SqliteStore
+from lmr.service.store.store_interface import StateStore
+from lmr.service.store.stored_types import StoreError
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], StateStore]]:
+    """Opens a store for an engine, the same states at every call."""
+    identity, opened = describe_identity(make_method()), list[StateStore]()
+    if request.param == "sqlite":
+        opened.append(SqliteStore(tmp_path / "s", identity, shared=True))
+        yield lambda: opened[0]
+    else:
+        address = request.getfixturevalue("postgres").make_database()
+        yield lambda: opened.append(PostgresStore(address, identity)) or opened[-1]  # type: ignore[func-returns-value]
+    for store in opened:
+        store.close()
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[tuple[Engine, Engine]]:
-    store = FencedStore(tmp_path / "s", describe_identity(make_method()))
-    yield make_engine(shared=store), make_engine(shared=store)
-    store.close()
+def pair(open_shared: Callable[[], StateStore]) -> tuple[Engine, Engine]:
+    return make_engine(shared=open_shared()), make_engine(shared=open_shared())
 
 
 def refuse(engine: Engine, future: Future[Any]) -> None:
@@ -187,9 +204,9 @@ def test_streams_of_all_engines_are_counted(pair: tuple[Engine, Engine]) -> None
     assert one.read_overview().streams == 3
 
 
-def test_engine_without_threads_and_with_few_rows_shares_its_streams(tmp_path: Path) -> None:
+def test_engine_without_threads_and_with_few_rows_shares_its_streams(open_shared: Callable[[], StateStore]) -> None:
     """Streams that make room for others come back with a new epoch, and nothing is refused."""
-    engine = make_engine(shared=FencedStore(tmp_path / "s", describe_identity(make_method())), resident=2)
+    engine = make_engine(shared=open_shared(), resident=2)
     for k in range(3):
         for stream in "abcd":
             (answer,) = ask(engine, make_request(stream, k))
@@ -197,8 +214,106 @@ def test_engine_without_threads_and_with_few_rows_shares_its_streams(tmp_path: P
     engine.close()
 
 
-def test_interval_is_not_for_a_shared_store(tmp_path: Path) -> None:
-    store = FencedStore(tmp_path / "s", {})
-    with pytest.raises(LmrError, match="expected durability 'answer', got 'interval'"):
-        make_engine(shared=store, durability="interval")
-    store.close()
+def test_interval_loses_what_was_not_written_when_a_stream_moves(open_shared: Callable[[], StateStore]) -> None:
+    """And what was written under an old claim is never mixed with what follows."""
+    clock = Clock()
+    one = make_engine(shared=open_shared(), durability="interval", clock=clock)
+    two = make_engine(shared=open_shared(), durability="interval", clock=clock)
+
+    def wait_for_commit(engine: Engine) -> None:
+        clock.now += 1
+        run(engine)
+
+    (answer,) = ask(one, make_request("a", 0, key="k", digest="d"))
+    assert (answer.saved, answer.seq) == (False, 1)
+    wait_for_commit(one)
+    (again,) = ask(two, make_request("a", 0, key="k", digest="d"))  # takes the stream; the answer is in the store
+    assert (again.replayed, again.seq) == (True, 1)
+    ask(one, make_request("a", 1))  # answered from its copy, and lost
+    (answer,) = ask(two, make_request("a", 2))
+    assert answer.seq == 2
+    wait_for_commit(two)
+    wait_for_commit(one)
+    check_state(one, "a", [0, 2])
+    (answer,) = ask(one, make_request("a", 3))
+    assert answer.seq == 3
+    wait_for_commit(one)
+    assert two.find("a").status.seq == 3
+    assert [status.seq for status in one.read_changes(one.read_overview().change - 1, 9).streams] == [3]
+
+
+def test_store_that_is_away_refuses_what_adapts_and_comes_back(
+    open_shared: Callable[[], StateStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows meanwhile whether another engine serves the stream."""
+    clock, store = Clock(), open_shared()
+    engine = make_engine(shared=store, clock=clock)
+    ask(engine, make_request("a", 0))
+
+    def fail(*_: object) -> NoReturn:
+        raise StoreError("connection refused")
+
+    with monkeypatch.context() as patch:
+        for name in ("commit", "claim", "probe"):
+            patch.setattr(store, name, fail)
+        lost = engine.submit(make_request("b", 0))  # it is not in memory
+        run(engine)
+        with pytest.raises(StoreFailed, match="cannot be read: connection refused"):
+            lost.result(0)
+        assert engine.read_overview().state == "degraded"
+        for stream in "ab":
+            refused = engine.submit(make_request(stream, 1))
+            run(engine)
+            with pytest.raises(StoreFailed, match=r"requests are refused\. This request was not applied; try again"):
+                refused.result(0)
+        (answer,) = ask(engine, make_request("a", 1, mode="answer"))
+        assert (answer.seq, answer.adaptation["stepped"]) == (1, False)
+        clock.now += 6
+        run(engine)
+        assert engine.read_overview().state == "degraded"
+    clock.now += 6
+    run(engine)
+    assert engine.read_overview().state == "ready"
+    (answer,) = ask(engine, make_request("a", 1))
+    check_answer(answer, "a", 1)
+
+
+def test_answers_go_on_without_adapting_where_that_is_chosen(
+    open_shared: Callable[[], StateStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_shared()
+    engine = make_engine(shared=store, on_store_failure="answer")
+    ask(engine, make_request("a", 0))
+    monkeypatch.setattr(store, "claim", lambda stream: (_ for _ in ()).throw(StoreError("away")))
+    lost = engine.submit(make_request("b", 0))
+    run(engine)
+    assert isinstance(lost.exception(0), StoreFailed)
+    (answer,) = ask(engine, make_request("a", 1))
+    assert (answer.seq, answer.adaptation["stepped"], answer.adaptation["reason"]) == (1, False, "store")
+
+
+def test_numbers_of_changes_follow_the_engine_whose_clock_is_ahead(pair: tuple[Engine, Engine]) -> None:
+    ahead, behind = pair
+    ahead._log._numbers = itertools.count(10**15)
+    ask(ahead, make_request("a", 0))
+    behind.recount()
+    ask(behind, make_request("a", 1))
+    assert behind.find("a").status.change > 10**15
+
+
+def test_events_of_one_engine_are_seen_at_the_others(postgres: PostgresServer) -> None:
+    identity, url = describe_identity(make_method()), postgres.make_database()
+    one, two = (make_engine(shared=PostgresStore(url, identity)) for _ in range(2))
+    two.follow(0)  # from now on
+    before = two.read_overview()
+    assert (before.shared, before.streams) == (True, 0)
+    ask(one, make_request("a", 0))
+    wait(one, one.act("a", "pause"))
+    two.follow(30)
+    changes = two.read_changes(before.change, 10)
+    (event,) = changes.events
+    assert (event.stream, event.kind, event.after) == ("a", "operator", "paused")
+    assert event.replica == one._store.replica  # type: ignore[attr-defined]
+    assert [(status.stream, status.health) for status in changes.streams] == [("a", "paused")]
+    for engine in (one, two):
+        engine.close()

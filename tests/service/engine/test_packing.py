@@ -11,7 +11,7 @@ from safetensors.torch import load
 import lmr
 from engine_maker import CALM, make_images, make_method
 from lmr.core.errors import LmrError
-from lmr.service.engine.packing import Packer, WaitingImage, Written, describe_identity
+from lmr.service.engine.packing import Packer, WaitingImage, Written, compress, decompress, describe_identity
 from lmr.service.store.stored_types import StoredState
 
 
@@ -101,12 +101,22 @@ def test_content_is_the_file_of_the_method(spec: str) -> None:
     assert states[0].watch == ""
     for row, state in enumerate(states):
         expected = method.state_dict([row])["tensors"]
-        found = load(state.content)
+        found = load(decompress(state.content))
         assert found.keys() == expected.keys()
         assert all(torch.equal(value, expected[key]) for key, value in found.items())
     other = make_method(spec, 1, watch=None)
-    other.restore(states[-1].content)
+    other.restore(decompress(states[-1].content))
     assert torch.equal(other.state["predicted"][0], method.state["predicted"][-1])
+
+
+def test_zeros_are_not_stored() -> None:
+    numbers = torch.randn(4000).numpy().tobytes()
+    assert compress(numbers) == numbers  # not worth it
+    sparse = bytes(16_000) + numbers[:8000]
+    assert len(compress(sparse)) < 9000
+    assert decompress(compress(sparse)) == sparse
+    with pytest.raises(LmrError, match="cannot be decompressed"):
+        decompress(compress(sparse)[:-8])
 
 
 @pytest.mark.parametrize("fault", ["watch", "part", "tally", "content"])

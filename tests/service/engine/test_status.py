@@ -24,4 +24,3 @@ def test_signals_and_the_end_of_a_rest_are_in_the_message() -> None:
 def test_event_is_stored_and_read() -> None:
     event = ServiceEvent(4, 1.5, "a", "health", "ok", "watch", "A message.", {"drift": None})
     assert ServiceEvent.from_json(event.store().content) == event
-    assert event.store().number == 4

@@ -26,12 +26,20 @@ def test_deletion_makes_earlier_changes_void() -> None:
 
 
 def test_transactions_are_put_together() -> None:
-    one = Transaction({"a": StreamChange(ONE)}, [StoredEvent(1, "a", "e")])
+    one = Transaction({"a": StreamChange(ONE)}, [StoredEvent("a", "e")])
     assert not Transaction()
     assert one
-    one.extend(Transaction({"a": StreamChange(TWO), "b": StreamChange(ONE)}, [StoredEvent(2, "b", "f")]))
+    one.extend(Transaction({"a": StreamChange(TWO), "b": StreamChange(ONE)}, [StoredEvent("b", "f")]))
     assert {stream: change.record for stream, change in one.streams.items()} == {"a": TWO, "b": ONE}
-    assert [event.number for event in one.events] == [1, 2]
+    assert [event.content for event in one.events] == ["e", "f"]
+
+
+def test_changes_of_an_earlier_claim_are_dropped() -> None:
+    pending = Transaction({"a": StreamChange(ONE), "b": StreamChange(ONE)}, epochs={"a": 1, "b": 1})
+    dropped = pending.extend(Transaction({"a": StreamChange(TWO)}, epochs={"a": 2}))
+    assert {stream: change.record for stream, change in dropped.streams.items()} == {"a": ONE}
+    assert {stream: change.record for stream, change in pending.streams.items()} == {"a": TWO, "b": ONE}
+    assert pending.epochs == {"a": 2, "b": 1}
 
 
 def test_size_counts_states_notes_and_answers() -> None:

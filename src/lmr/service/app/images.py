@@ -246,10 +246,12 @@ def _shrink(image: Image) -> str:
 
 @dataclass(frozen=True)
 class Frame:
-    """A small copy of an image, WebP in base64, and its label."""
+    """A small copy of an image, WebP in base64, its label, and the frozen model's label where it was compared."""
 
     seq: int
-    label: str
+    label: str | None  # None for an image that is none of the classes
+    probability: float | None
+    frozen: str | None
     b64: str
 
 

@@ -53,6 +53,7 @@ VERSION = "1"  # of the model; there is one
 IMAGE, LABEL, PROBABILITIES = "image", "label", "probabilities"
 DEFAULT_STREAM = "default"  # of requests that name none
 MOST_TENSORS = 100  # in a request
+ALL = 2**31  # more classes than there are
 _LENGTH = struct.Struct("<I")  # before each element of a tensor of BYTES
 
 
@@ -181,8 +182,9 @@ async def infer(
     def read(body: bytes) -> InferenceStep:
         return _read_step(body, head_length, service)
 
+    before = service.engine.names
     step, answer = await service.parts.steps.run(request, read, key, timeout_ms)
-    return _write_answer(service.engine.names, model, step, answer)
+    return _write_answer(_find_columns(answer, service.engine.names, before), model, step, answer)
 
 
 def find_inference_name(model: str) -> str:
@@ -214,8 +216,7 @@ def _read_step(body: bytes, head_length: str | None, service: LiveService) -> In
     query = read_json_body(InferenceRequest, body[:length], "a request of the inference protocol")
     files = _read_files(query, body[length:], service.settings.max_images)
     stream = check_stream(str(query.parameters.sequence_id or DEFAULT_STREAM))
-    mode, classes = query.parameters.mode, len(service.engine.names)
-    return InferenceStep(stream, files, classes, mode, query.id, _read_outputs(query))
+    return InferenceStep(stream, files, ALL, query.parameters.mode, query.id, _read_outputs(query))
 
 
 def _read_outputs(query: InferenceRequest) -> dict[str, bool]:
@@ -297,6 +298,15 @@ def _refuse(message: str) -> HttpProblem:
 
 
 # Answers.
+
+
+def _find_columns(answer: StepAnswer, *lists: list[str]) -> list[str]:
+    """Return the classes that were answered in their order: those of now or, if they were changed, of before.
+
+    An answer that is sent again may be older; its classes are sorted.
+    """
+    known = {name for one in answer.answers for name, _ in one.top}
+    return next((names for names in lists if known in (set(), set(names))), sorted(known))
 
 
 def _write_answer(names: Sequence[str], model: str, step: InferenceStep, answer: StepAnswer) -> Response:

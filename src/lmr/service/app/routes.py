@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, FailFast, Field
 
 from lmr.service.app.errors import HttpProblem, document_errors
-from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, PART, Frame, ImagesBody, split_body
+from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, MOST_FRAMES, PART, Frame, ImagesBody, split_body
 from lmr.service.app.request import IMAGES_PATH, IdempotencyKey, StreamName, TimeoutMs, read_json_body
 from lmr.service.app.service import find_service
 from lmr.service.app.steps import ImageStep
@@ -67,6 +67,7 @@ async def post_images(
     stream: StreamName,
     top: Annotated[int, Query(ge=1, le=1000, description="Classes to list for each image.")] = 5,
     mode: Annotated[RequestMode, Query(description="answer: use the present state and adapt nothing.")] = "adapt",
+    compare: Annotated[bool, Query(description="Answer with the frozen model, too; costs one more forward.")] = False,
     key: IdempotencyKey = None,
     timeout_ms: TimeoutMs = None,
 ) -> Response:
@@ -80,7 +81,7 @@ async def post_images(
     kind = request.headers.get("content-type", "")
 
     def read(body: bytes) -> ImageStep:
-        return ImageStep(stream, split_body(kind, body, service.settings.max_images), top, mode)
+        return ImageStep(stream, split_body(kind, body, service.settings.max_images), top, mode, compare=compare)
 
     _, answer = await service.parts.steps.run(request, read, key, timeout_ms, stream)
     content = {key: value for key, value in vars(answer).items() if key != "replayed"} | {
@@ -95,8 +96,12 @@ async def post_images(
 def _describe_image(result: ImageResult) -> dict[str, Any]:
     if result.error is not None:
         return {"error": result.error}
-    top = [(label, round(share, _SHARE_DIGITS)) for label, share in result.top]
-    return {"label": result.label, "probability": top[0][1], "top": top}
+    top, frozen_top = (
+        [(label, round(share, _SHARE_DIGITS)) for label, share in one] for one in (result.top, result.frozen_top)
+    )
+    answer = {"label": result.label, "probability": top[0][1], "top": top}
+    compared = {"frozen": result.frozen, "frozen_top": frozen_top}
+    return answer | {name: value for name, value in compared.items() if value}
 
 
 # Streams.
@@ -159,12 +164,16 @@ async def act_on_stream(request: Request, stream: StreamName, action: OperatorAc
 
 
 @streams.get("/{stream}/frames", summary="Show the last frames of a stream")
-async def get_frames(request: Request, stream: StreamName) -> FramesPage:
+async def get_frames(
+    request: Request,
+    stream: StreamName,
+    limit: Annotated[int, Query(ge=1, le=MOST_FRAMES, description="Frames, the last ones.")] = MOST_FRAMES,
+) -> FramesPage:
     """Return small copies of the last frames, oldest first; 404 unless the service runs with --show-frames."""
     frames = find_service(request).frames
     if frames is None:
         raise HttpProblem(404, "no_frames", "This service keeps no frames; start it with --show-frames to see them.")
-    return FramesPage(frames=frames.get(stream))
+    return FramesPage(frames=frames.get(stream)[-limit:])
 
 
 @streams.get(
@@ -242,6 +251,32 @@ async def get_model(request: Request) -> ModelCard:
         settings=asdict(parts.engine.settings),
         version=__version__,
     )
+
+
+class ClassesBody(BaseModel):
+    """The names of all classes from now on."""
+
+    classes: Annotated[list[str], FailFast()] = Field(min_length=2, max_length=100_000)
+
+
+@router.put(
+    "/v1/model/classes",
+    tags=["service"],
+    responses=document_errors(400, 401, 409, 413, 422, 503),
+    openapi_extra=_document_body({JSON: ClassesBody.model_json_schema()}),
+    summary="Change the classes",
+)
+async def put_classes(request: Request) -> ModelCard:
+    """Answer with these classes from the next batch on, also after a restart.
+
+    Streams keep what they have learnt. What they keep of each class follows its name, and new classes begin anew. Every
+    answer is that of the old classes or that of the new ones. 409 if the method cannot follow.
+    """
+    service = find_service(request)
+    async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
+        body = read_json_body(ClassesBody, content, '{"classes": [...]}')
+    await run_in_threadpool(service.parts.change_classes, body.classes)
+    return await get_model(request)
 
 
 @router.get("/healthz", tags=["service"], summary="Check that the process is alive")

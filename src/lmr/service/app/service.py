@@ -6,17 +6,19 @@ import logging
 import secrets
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Self
 
 from fastapi import Request
 
+from lmr.core.classifier import ZeroShot
 from lmr.service.app.images import ImageDecoder, Preprocess, RecentFrames
 from lmr.service.app.metrics import ServiceMetrics
 from lmr.service.app.request import BodyReader
 from lmr.service.app.steps import ImageSteps
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.requests import NotReady
+from lmr.service.engine.requests import CannotDo, NotReady
 from lmr.service.engine.status import Overview, ServiceEvent
 from lmr.service.settings import ServiceSettings
 from lmr.watch.watched import Watched
@@ -24,6 +26,11 @@ from lmr.watch.watched import Watched
 LOGGER = logging.getLogger("lmr.service.events")
 _EVENTS = 1000  # noted at once
 _RECENT = 100  # events that a new client receives
+Classify = Callable[[Sequence[str]], ZeroShot]
+
+
+def _refuse_classes(names: Sequence[str]) -> ZeroShot:
+    raise CannotDo("The classes of this service cannot be changed; start it with others.")
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,12 @@ class ServingParts:
     steps: ImageSteps
     model: str
     facts: dict[str, str]
+    classify: Classify
+
+    def change_classes(self, names: Sequence[str]) -> None:
+        """Answer with other classes from now on; an LmrError if that is not possible."""
+        classifier = self.classify(names)
+        self.engine.change_classes(classifier, classifier.names)
 
     @property
     def watch(self) -> str:
@@ -57,12 +70,22 @@ class LiveService:
         self._noted = 0  # the change up to which events were counted and logged
         self._parts: ServingParts | None = None
 
-    def install(self, engine: Engine, preprocess: Preprocess, model: str, facts: dict[str, str] | None = None) -> Self:
-        """Serve requests from now on, with a started engine. ``preprocess`` is that of the backbone."""
+    def install(
+        self,
+        engine: Engine,
+        preprocess: Preprocess,
+        model: str,
+        facts: dict[str, str] | None = None,
+        classify: Classify = _refuse_classes,
+    ) -> Self:
+        """Serve requests from now on, with a started engine. ``preprocess`` is that of the backbone.
+
+        ``classify`` returns the classifier of other class names with the same prompts.
+        """
         engine.listen(self.metrics.add_batch)
         self._noted = engine.read_overview().change
         steps = ImageSteps(engine, ImageDecoder(preprocess, self.settings), self.bodies, self.frames)
-        self._parts = ServingParts(engine, steps, model, facts or {})
+        self._parts = ServingParts(engine, steps, model, facts or {}, classify)
         return self
 
     @property
@@ -91,6 +114,8 @@ class LiveService:
         self._noted = changes.upto
         for event in changes.events:
             self.recent.append(event)
+            if event.replica:  # it is counted and logged there
+                continue
             self.metrics.add_event(event)
             LOGGER.info("event", extra={"fields": {"event": asdict(event)}})
         return self._noted

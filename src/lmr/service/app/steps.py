@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ class ImageStep:
     files: list[ImageFile]
     top: int
     mode: RequestMode
+    compare: bool = field(default=False, kw_only=True)
 
 
 Step = TypeVar("Step", bound=ImageStep)
@@ -96,14 +97,15 @@ class ImageSteps:
                 raise ClientGone
             answer = answered.result()
         if self._frames is not None and not answer.replayed:
-            for place, content in zip(served.places, ready.thumbnails, strict=True):
-                if label := answer.answers[place].label:
-                    self._frames.add(step.stream, Frame(answer.seq, label, content))
+            pairs = [(answer.answers[k], copy) for k, copy in zip(served.places, ready.thumbnails, strict=True)]
+            for one, copy in sorted(pairs, key=lambda pair: pair[0].frozen is not None):  # the last one is shown first
+                if one.error is None:
+                    self._frames.add(step.stream, Frame(answer.seq, one.label, one.probability, one.frozen, copy))
         return step, answer
 
     def _make_request(self, step: ImageStep, ready: ReadyImages, key: str | None, deadline: float) -> StepRequest:
         # Requests under one key are compared by their images and options, not by how the images are sent.
-        digest = hashlib.sha256(f"{ready.digest} {step.mode} {step.top}".encode()).hexdigest()
+        digest = hashlib.sha256(f"{ready.digest} {step.mode} {step.top} {step.compare}".encode()).hexdigest()
         return StepRequest(
             stream=step.stream,
             images=ready.images,
@@ -113,6 +115,7 @@ class ImageSteps:
             digest=digest,
             deadline=deadline,
             errors=ready.errors,
+            compare=step.compare,
         )
 
 

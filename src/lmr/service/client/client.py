@@ -76,20 +76,22 @@ class Client:
         *,
         top: int = 5,
         mode: str = "adapt",
+        compare: bool = False,
         key: str | None = None,
         timeout_ms: float | None = None,
     ) -> ServiceAnswer:
         """Send one image, or a list of them as one step, and return the answer with the ``top`` classes of each.
 
         An image is a PIL image, a path, the bytes of a file or a uint8 array [h, w, 3]. ``mode="answer"`` does not
-        adapt. The request with the same ``key`` and images as an earlier one of the stream gets the earlier answer.
-        ``timeout_ms`` is how long the request may wait in the queue.
+        adapt. ``compare`` asks for the frozen model's answers, too, at the cost of one more forward. The request with
+        the same ``key`` and images as an earlier one of the stream gets the earlier answer. ``timeout_ms`` is how long
+        the request may wait in the queue.
         """
         parts = [read_image(image) for image in _list_images(images)]
         if not parts:
             raise LmrError("Expected at least one image, got an empty list.")
         kind, content = pack_images(parts)
-        return self.send_body(stream, kind, content, key, timeout_ms, top=top, mode=mode)
+        return self.send_body(stream, kind, content, key, timeout_ms, top=top, mode=mode, compare=compare)
 
     def send_body(
         self,
@@ -102,7 +104,7 @@ class Client:
     ) -> ServiceAnswer:
         """Do the same as ``step`` with a body that is ready: its content type, such as image/jpeg, and its bytes.
 
-        ``params`` are those of the query, ``top`` and ``mode``.
+        ``params`` are those of the query, ``top``, ``mode`` and ``compare``.
         """
         headers = {"Content-Type": kind, "Idempotency-Key": uuid.uuid4().hex if key is None else key}
         if timeout_ms is not None:
@@ -171,6 +173,11 @@ class Client:
     def model(self) -> dict[str, Any]:
         """Return what is served: the model, its classes, the method's spec and the limits."""
         response = self._connection.send("GET", "/v1/model")
+        return self._connection.parse(response, dict[str, Any])
+
+    def change_classes(self, names: Sequence[str]) -> dict[str, Any]:
+        """Have the service answer with other classes from now on; streams keep what they have learnt."""
+        response = self._connection.send("PUT", "/v1/model/classes", json={"classes": list(names)})
         return self._connection.parse(response, dict[str, Any])
 
     def readiness(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sqlite3
 import sys
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
@@ -14,7 +13,7 @@ from lmr.core.errors import LmrError
 from lmr.service.engine.records import StreamRecord
 from lmr.service.engine.requests import ComputeFailed, Refused, StoreFailed
 from lmr.service.engine.status import EventKind, ServiceEvent
-from lmr.service.store.stored_types import StreamChange, Transaction
+from lmr.service.store.stored_types import StoreError, StreamChange, Transaction
 
 
 @dataclass(eq=False)
@@ -69,6 +68,8 @@ class Batch:
     epoch: int  # of the committer
     take_number: Callable[[], int]  # for changes and events
     room: int = sys.maxsize  # new streams that may be created
+    refusal: str = ""  # why requests that adapt are refused
+    store_error: Exception | None = None  # of a stream that could not be read
     transaction: Transaction = field(default_factory=Transaction)
     events: list[ServiceEvent] = field(default_factory=list)
     records: list[tuple[str, StreamRecord]] = field(default_factory=list)  # with the health before
@@ -98,6 +99,8 @@ class Batch:
     def refuse(self, job: Job, error: Exception) -> None:
         """Set the error of a job that failed and changes nothing."""
         job.error, job.early = to_refusal(error), True
+        if isinstance(error, StoreError):
+            self.store_error = error
 
     def add_event(
         self, stream: str, kind: EventKind, health: tuple[str, str], message: str, signals: dict[str, Any]
@@ -122,6 +125,6 @@ def to_refusal(error: Exception) -> Refused:
     """Return the error that the sender of a failed request gets."""
     if isinstance(error, Refused):
         return error
-    if isinstance(error, (sqlite3.Error, OSError)):
+    if isinstance(error, StoreError):
         return StoreFailed(f"The store cannot be read: {error}.")
     return ComputeFailed(str(error) if isinstance(error, LmrError) else f"The method failed: {error!r}.")

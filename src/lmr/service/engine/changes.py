@@ -53,9 +53,13 @@ class ChangeLog:
         """Return the number of streams."""
         return sum(self.by_health.values())
 
-    def recount(self, by_health: Mapping[str, int]) -> None:
-        """Set the number of streams by health, for a store that other engines change too."""
+    def recount(self, by_health: Mapping[str, int], last: int) -> None:
+        """Set the number of streams by health and the last change, for a store that other engines change too.
+
+        An engine whose clock is behind numbers its changes above those of the others.
+        """
         self.by_health = Counter(by_health)
+        self._numbers = itertools.count(max(next(self._numbers), last + 1))
 
     def read(self, after: int, limit: int) -> tuple[int, list[ServiceEvent], list[StreamRecord], bool]:
         """Return the last number that is covered, the events and records above ``after``, and True if some are lost."""

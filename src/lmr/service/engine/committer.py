@@ -8,7 +8,6 @@ read back from the store, and nothing adapts until the store can be written agai
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import sys
 import threading
 import time
@@ -25,7 +24,7 @@ from lmr.service.engine.requests import Refused, StepAnswer, StepRequest, StoreF
 from lmr.service.engine.status import ServiceEvent
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.store_interface import StateStore
-from lmr.service.store.stored_types import KeptAnswer, Transaction
+from lmr.service.store.stored_types import KeptAnswer, StoreError, Transaction
 
 MOST_COMMITS = 2  # unfinished commits at which the next batch has to wait
 RETRY = 5.0  # seconds between attempts to write to a store that failed
@@ -53,12 +52,13 @@ class Committer:
     ) -> None:
         self._store, self._settings, self._clock, self._changed = store, settings, clock, changed
         self._log, self._delivery = log, delivery
-        self.at_intervals = store.path is not None and settings.durability == "interval"
+        self.at_intervals = store.durable and settings.durability == "interval"
+        choice = settings.on_store_failure
+        self.refuses = store.shared if choice == "auto" else choice == "refuse"  # requests, while the store fails
         self.epoch = 0  # counts failures
         self.stale: dict[str, int] = {}  # streams to read from the store, with the last epoch that is invalid
         self.failure = ""  # why the store cannot be written
         self.last_commit: float | None = None  # Unix time
-        self.store_bytes = store.measure_bytes()
         self._commits: deque[_Commit] = deque()  # the first is being written
         self._pending, self._pending_since = Transaction(), 0.0  # answered, to be committed with the next interval
         self._failed_bytes, self._retry_at = 0, 0.0
@@ -137,6 +137,17 @@ class Committer:
                 self._pending = Transaction()
                 self._changed.notify_all()
 
+    def degrade(self, error: Exception) -> None:
+        """Adapt nothing until the store can be written again, which is tried from time to time."""
+        with self._changed:
+            self._retry_at = self._clock() + RETRY
+            if self.failure:
+                return
+            effect = "refused" if self.refuses else "answered without adapting"
+            self.failure = f"The store cannot be used ({error}); requests are {effect}."
+            self._publish_event("ready", "degraded", self.failure)
+            self._changed.notify_all()
+
     def lose(self, streams: set[str], *, wait: bool) -> None:
         """Read streams from the store again, after the unfinished commits; their pending changes are lost."""
         with self._changed:
@@ -187,8 +198,6 @@ class Committer:
         with self._changed:
             self._commits.popleft()
             self.last_commit = time.time()
-            with contextlib.suppress(OSError):  # the commit is done, even if the file cannot be measured
-                self.store_bytes = self._store.measure_bytes()
             if batch is not None:
                 events = [event for event in batch.events if event.stream not in refused]
                 self._log.publish(events, [pair for pair in batch.records if pair[1].stream not in refused])
@@ -197,6 +206,9 @@ class Committer:
             self._changed.notify_all()
         seconds = self._clock() - started
         if batch is None:
+            if refused:
+                with self._changed, contextlib.suppress(StoreError):
+                    self._publish_stored(set(refused))
             self._delivery.report(BatchReport(0, 0, 0, 0.0, seconds))
             return
         for job in batch.jobs:
@@ -234,11 +246,9 @@ class Committer:
             self._pending = Transaction()
             self.epoch += 1
             self._failed_bytes = max(self._failed_bytes, *(transaction.size for transaction in transactions))
-            self._retry_at = self._clock() + RETRY
-            self.failure = f"The store cannot be written ({error}); requests are answered without adapting."
-            self._publish_event("ready", "degraded", self.failure)
+            self.degrade(error)
             if self.at_intervals:
-                with contextlib.suppress(sqlite3.Error):  # a store that cannot be written may not be readable either
+                with contextlib.suppress(StoreError):  # a store that cannot be written may not be readable either
                     self._publish_stored(streams)
             self._changed.notify_all()
         for commit in lost:

@@ -40,20 +40,22 @@ class RowAnswer:
     facts: dict[str, float | None] = field(default_factory=dict)
     frozen: dict[int, int] = field(default_factory=dict)  # place of an image -> class of the frozen model
     events: list[dict[str, Any]] = field(default_factory=list)
+    frozen_logits: Tensor | None = None  # where the request asked for them
 
-    def list_top(self, count: int) -> list[list[tuple[int, float]]]:
-        """Return the best classes of each image with their probabilities; none if its logits are not finite."""
-        best = self.logits.softmax(1).topk(min(max(1, count), self.logits.shape[1]), 1)
-        finite = self.logits.isfinite().all(1).tolist()
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        return [list(zip(*pair, strict=True)) if good else [] for good, pair in zip(finite, pairs, strict=True)]
+
+def list_top(logits: Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """Return the best classes of each image with their probabilities; none if its logits are not finite."""
+    best = logits.softmax(1).topk(min(max(1, count), logits.shape[1]), 1)
+    finite = logits.isfinite().all(1).tolist()
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [list(zip(*pair, strict=True)) if good else [] for good, pair in zip(finite, pairs, strict=True)]
 
 
 class Compute:
     """The method, watched or not."""
 
-    def __init__(self, method: ServedMethod) -> None:
-        self.method = method
+    def __init__(self, method: ServedMethod, names: Sequence[str]) -> None:
+        self.method, self._names = method, names
         self._watched = method if isinstance(method, Watched) else None
         self._inner = self._watched.method if self._watched else method
 
@@ -84,6 +86,12 @@ class Compute:
                 )
             )
         return answers
+
+    def compare(self, inputs: Inputs) -> list[Tensor]:
+        """Return the logits of the frozen model."""
+        classifier = self._inner.classifier
+        with torch.no_grad():
+            return _split(classifier(_join(inputs)[0].to(classifier.device)).cpu(), inputs)
 
     def count_labels(self, row: int, labels: Sequence[int], counted: Sequence[int]) -> bool:
         """Count true labels of images of a row; return True if its state changed."""
@@ -142,7 +150,7 @@ class Compute:
             replace(
                 record,
                 adapting=None if phases is None else phases[row],
-                predicted=(*zip(kinds, numbers, strict=True), *([(-1, others)] if others else [])),
+                predicted=(*zip(map(self._names.__getitem__, kinds), numbers, strict=True), (None, others)),
                 **self._describe_watch(row),
             )
             for (row, record), kinds, numbers, others in columns

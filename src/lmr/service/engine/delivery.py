@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from lmr.core.log import LOGGER
 from lmr.service.engine.batch import BatchReport, Job
@@ -16,6 +16,7 @@ from lmr.service.engine.requests import KeyInFlight, KeyReused, StepAnswer, Step
 from lmr.service.engine.status import StreamStatus
 from lmr.service.store.stored_types import KeptAnswer
 
+T = TypeVar("T")
 WINDOW = 10.0  # seconds over which rates are averaged
 MOST_BATCHES, MOST_LATENCIES = 4096, 1024
 
@@ -123,6 +124,7 @@ class Delivery:
         self.waiting: dict[Future[Any], Job] = {}
         self.keys, self.rates = KeyTable(), Rates()
         self.listeners: list[Callable[[BatchReport], None]] = []
+        self.result_listeners: list[Callable[[StepAnswer | StreamStatus], None]] = []
         self._changed, self._clock, self._describe = changed, clock, describe
 
     def forget(self, job: Job) -> None:
@@ -169,15 +171,21 @@ class Delivery:
                     self.rates.add_latency(now - job.arrived)
                 if not keep_keys:
                     self.forget(job)
-            result = job.result
-            job.future.set_result(self._describe(result) if isinstance(result, StreamRecord) else result)
+            result = self._describe(job.result) if isinstance(job.result, StreamRecord) else job.result
+            job.future.set_result(result)
+            if isinstance(result, StepAnswer | StreamStatus):
+                _notify(self.result_listeners, result)
 
     def report(self, report: BatchReport) -> None:
         """Count a finished batch and notify the listeners."""
         with self._changed:
             self.rates.add_batch(self._clock(), report)
-        for callback in self.listeners:
-            try:
-                callback(report)
-            except Exception:
-                LOGGER.exception("A listener of the engine failed")
+        _notify(self.listeners, report)
+
+
+def _notify(listeners: Iterable[Callable[[T], None]], news: T) -> None:
+    for callback in listeners:
+        try:
+            callback(news)
+        except Exception:
+            LOGGER.exception("A listener of the engine failed")

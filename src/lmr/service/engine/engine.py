@@ -9,13 +9,14 @@ the service answers without adapting until the store can be written again.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, get_args
 
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
 from lmr.service.engine.batch import Batch, BatchReport, Job
@@ -23,9 +24,11 @@ from lmr.service.engine.changes import ChangeLog
 from lmr.service.engine.committer import Committer
 from lmr.service.engine.compute import ServedMethod
 from lmr.service.engine.delivery import Delivery, replay
+from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.records import DELETED, StepNote, StreamRecord
 from lmr.service.engine.requests import (
     BadInput,
+    CannotDo,
     ComputeFailed,
     DeadlinePassed,
     NotReady,
@@ -42,9 +45,13 @@ from lmr.service.engine.scheduler import Scheduler
 from lmr.service.engine.status import Changes, EngineState, Overview, ServiceEvent, StreamDetail, StreamStatus
 from lmr.service.engine.worker import Worker
 from lmr.service.settings import ServiceSettings
-from lmr.service.store.store import Store
+from lmr.service.store.sql_store import CLASSES
+from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.store_interface import StateStore
+from lmr.service.store.stored_types import StoreError, Transaction
 
+FOLLOW = 1.0  # seconds for which the events of other engines are awaited
+RECOUNT = 5.0  # seconds after which a store is measured again
 BLOCKED = 0.05  # seconds after which a batch that found no row is formed again
 LAST_ANSWERS = 20  # images in the detail of a stream
 
@@ -68,16 +75,12 @@ class Engine:
     ) -> None:
         _check_method(method, names)
         self.method, self.names, self.settings, self.clock = method, list(names), settings, clock
-        if store is not None and store.shared and settings.durability != "answer":
-            raise LmrError(
-                "A store that several replicas share is written before every answer: expected durability 'answer', got "
-                f"{settings.durability!r}."
-            )
         self._durable = store is not None
-        self._store: StateStore = Store(None, {}) if store is None else store
+        self._store: StateStore = SqliteStore(None, {}) if store is None else store
         self._changed = threading.Condition()  # guards everything that threads share
-        last = max(self._store.find_last_change(), int(1000 * time.time()))  # above the numbers of any earlier run
-        self._log = ChangeLog(last, self._store.count_health())
+        self._summary, self._recount_at = self._store.summarise(), 0.0
+        last = max(self._summary.last_change, int(1000 * time.time()))  # above the numbers of any earlier run
+        self._log = ChangeLog(last, self._summary.by_health)
         self._scheduler = Scheduler(settings)
         self._delivery = Delivery(self._changed, clock, self._describe)
         self._committer = Committer(self._store, settings, clock, self._changed, self._log, self._delivery)
@@ -86,8 +89,10 @@ class Engine:
         self._phase: EngineState = "loading"
         self._blocked = False  # True if a batch is due that finds no row
         self._use_threads = threads
+        self._serving = threading.Lock()  # held while a batch is computed, or while the classes are changed
         self._compute_thread = threading.Thread(target=self._run_compute, name="lmr-compute", daemon=True)
         self._store_thread = threading.Thread(target=self._committer.run, name="lmr-store", daemon=True)
+        self._follow_thread = threading.Thread(target=self._run_follow, name="lmr-follow", daemon=True)
 
     # Requests.
 
@@ -100,6 +105,7 @@ class Engine:
         if self._use_threads:
             self._compute_thread.start()
             self._store_thread.start()
+            self._follow_thread.start()
 
     def submit(self, request: StepRequest) -> Future[StepAnswer]:
         """Queue a request; a request with a known key gets its answer at once."""
@@ -113,7 +119,7 @@ class Engine:
                 answer = self._find_answer_or_queue(request, future)
             if answer is not None:
                 future.set_result(answer)
-        except sqlite3.Error as error:
+        except StoreError as error:
             future.set_exception(StoreFailed(f"The store cannot be read: {error}."))
         except Refused as error:
             future.set_exception(error)
@@ -133,7 +139,7 @@ class Engine:
                 return
             except QueueFull as error:
                 refusal = error
-        with contextlib.suppress(sqlite3.Error):  # the queue is full, whether the store can be read or not
+        with contextlib.suppress(StoreError):  # the queue is full, whether the store can be read or not
             if key is not None and not self._store.shared and self._store.read_answer(stream, key) is not None:
                 return
         raise refusal
@@ -174,6 +180,37 @@ class Engine:
         """
         return self._submit_task(stream, StreamTask("label", seq=seq, labels=tuple(labels)))
 
+    def change_classes(self, classifier: ZeroShot, names: Sequence[str]) -> None:
+        """Answer with other classes from the next batch on; the states of all streams follow the names.
+
+        States in memory are carried over now, and stored ones when they are read. If anything fails, nothing changed.
+        """
+        if self._store.shared:
+            raise CannotDo("The classes cannot be changed in a store that services can share; start them with others.")
+        with self._serving:
+            with self._changed:
+                self._check_ready()
+                if self._committer.failure:
+                    raise StoreFailed(self._committer.failure)
+            try:
+                method = self.method.with_classes(classifier)
+            except LmrError as error:
+                raise CannotDo(str(error)) from error
+            new, gone = (sorted({*one} - {*other}) for one, other in ((names, self.names), (self.names, names)))
+            message = f"An operator changed the classes: {_list_names(new)} new, {_list_names(gone)} removed."
+            counts = f"{len(self.names)} classes", f"{len(names)} classes"
+            with self._changed:
+                event = ServiceEvent(self._log.take_number(), time.time(), "", "service", *counts, message)
+            classes = describe_identity(method)[CLASSES], list(names)
+            try:
+                self._store.commit(Transaction(events=[event.store()], classes=classes))
+            except StoreError as error:
+                raise StoreFailed(f"The store cannot be written ({error}); the classes are as before.") from error
+            with self._changed:
+                self.method, self.names = method, list(names)
+                self._worker.use(method, names)
+                self._log.publish([event], [])
+
     # Reading.
 
     def find(self, stream: str) -> StreamDetail:
@@ -188,15 +225,15 @@ class Engine:
                 raise UnknownStream(f"There is no stream {stream!r}.")
             notes = [StepNote.from_json(text) for text in self._store.read_steps(stream)]
             answers = [
-                {"seq": note.seq, "label": None if kind is None else self.names[kind], "probability": share}
+                {"seq": note.seq, "label": label, "probability": share, "frozen": note.frozen.get(k)}
                 for note in notes
-                for kind, share in note.answers
+                for k, (label, share) in enumerate(note.answers)
             ]
             return StreamDetail(
                 status=self._describe(record),
                 signals=record.signals,
                 history=[note.point for note in notes],
-                shares=record.list_shares(self.names),
+                shares=record.list_shares(),
                 snapshots=list(record.snapshots),
                 answers=answers[-LAST_ANSWERS:],
                 events=[ServiceEvent.from_json(text) for text in self._store.read_events(stream)],
@@ -237,8 +274,9 @@ class Engine:
                 queue_images=self._scheduler.images,
                 queue_requests=self._scheduler.requests,
                 in_flight=len(self._computing) + self._committer.count_in_flight(),
-                store_bytes=self._committer.store_bytes,
+                store_bytes=self._summary.size,
                 durable=self._durable,
+                shared=self._store.shared,
                 last_commit=self._committer.last_commit,
                 unsaved=self._committer.count_unsaved(),
                 change=self._log.last,
@@ -246,10 +284,25 @@ class Engine:
             )
 
     def recount(self) -> None:
-        """Count the streams in the store again, because other engines that share it change them too."""
-        by_health = self._store.count_health()
-        with self._changed:
-            self._log.recount(by_health)
+        """Measure the store, and count the streams in it again where other engines change them too."""
+        started = time.monotonic()
+        self._summary = self._store.summarise()
+        # Counting many streams takes time, so that it is done less often then.
+        self._recount_at = time.monotonic() + max(RECOUNT, 100 * (time.monotonic() - started))
+        if self._store.shared:
+            with self._changed:
+                self._log.recount(self._summary.by_health, self._summary.last_change)
+
+    def follow(self, seconds: float) -> None:
+        """Publish what other engines that share the store have changed; wait for it up to some seconds."""
+        for stored in self._store.follow(seconds):
+            event = ServiceEvent.from_json(stored.content)
+            found = self._store.read_record(event.stream) if event.stream else None
+            record = StreamRecord(event.stream, health=DELETED)
+            record = record if found is None else StreamRecord.read(event.stream, found)
+            with self._changed:  # numbers of another engine may be those of other events here
+                event = replace(event, number=self._log.take_number(), replica=stored.replica)
+                self._log.publish([event], [(event.before, record)] if event.stream else [])
 
     def read_changes(self, after: int, limit: int) -> Changes:
         """Return events and streams that changed after change number ``after``, at most ``limit`` of each."""
@@ -260,6 +313,13 @@ class Engine:
     def listen(self, callback: Callable[[BatchReport], None]) -> None:
         """Call ``callback`` after every batch, from a thread of the engine."""
         self._delivery.listeners.append(callback)
+
+    def listen_results(self, callback: Callable[[StepAnswer | StreamStatus], None]) -> None:
+        """Call ``callback`` with every answer that is sent and every stream that an operator changed; it must not wait.
+
+        An answer that is sent again for its key is not repeated here.
+        """
+        self._delivery.result_listeners.append(callback)
 
     # The end.
 
@@ -293,6 +353,7 @@ class Engine:
             self._compute_thread.join()
             self._committer.stop()
             self._store_thread.join()
+            self._follow_thread.join()
         elif started:
             self.run_once()
         self._store.close()
@@ -322,7 +383,7 @@ class Engine:
         """Return the committed answer to a request whose key was reserved, or queue it."""
         queued = False
         try:
-            if request.key is not None and not self._store.shared:  # a shared store is asked at the commit
+            if request.key is not None and not self._store.shared:  # the worker and the commit ask a shared store
                 found = self._store.read_answer(request.stream, request.key)
                 if found is not None:
                     return replay(request, found)
@@ -376,6 +437,21 @@ class Engine:
                 return
             self._work(batch)
 
+    def _run_follow(self) -> None:
+        """Follow the store until the end; one that cannot be read is tried again."""
+        while self._phase != "closed":
+            try:
+                if self._store.shared:
+                    self.follow(FOLLOW)
+                if time.monotonic() >= self._recount_at:
+                    self.recount()
+                if self._store.shared:
+                    continue
+            except Exception as error:  # this thread outlives every failure of the store
+                LOGGER.info("The store cannot be followed: %s", error)
+            with self._changed:
+                self._changed.wait_for(lambda: self._phase == "closed", FOLLOW)
+
     def _form(self) -> Batch | None:
         """Return the next batch; None if there is nothing to do yet."""
         now, hurry, committer = self.clock(), self._phase != "ready", self._committer
@@ -399,6 +475,7 @@ class Engine:
             late,
             flush,
             adapt=not committer.failure,
+            refusal=committer.failure if committer.refuses else "",
             stay=plan.stay | {job.stream for job in running},
             needed=self._scheduler.streams,
             unsaved=unsaved,
@@ -420,13 +497,17 @@ class Engine:
         self._delivery.refuse(batch.late, DeadlinePassed("The deadline passed in the queue; nothing was adapted."))
         try:
             if batch.jobs:
-                self._worker.serve(batch)
+                with self._serving:
+                    self._worker.serve(batch)
+                if batch.store_error is not None and self._store.shared:
+                    self._committer.degrade(batch.store_error)
                 with self._changed:
                     self._scheduler.note_batch(batch.images, batch.seconds)
                     self._computing = []
                 self._committer.take(batch)
             if batch.flush:
-                self._committer.flush(self._worker.pack)
+                with self._serving:
+                    self._committer.flush(self._worker.pack)
         except Exception as error:
             LOGGER.exception("A batch failed")
             self._delivery.fail(batch.jobs, ComputeFailed(f"The engine failed: {error!r}."))
@@ -443,7 +524,7 @@ class Engine:
             raise NotReady("The service has been stopped.")
         try:
             yield
-        except (sqlite3.Error, OSError) as error:
+        except StoreError as error:
             raise StoreFailed(f"The store cannot be read: {error}.") from error
 
     def _describe(self, record: StreamRecord) -> StreamStatus:
@@ -456,6 +537,11 @@ class Engine:
 
     def _is_idle(self) -> bool:
         return not (self._scheduler.requests or self._computing) and self._committer.is_idle
+
+
+def _list_names(names: Sequence[str]) -> str:
+    few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"{len(names)} ({few})" if names else "none"
 
 
 def _check_method(method: ServedMethod, names: Sequence[str]) -> None:

@@ -2,12 +2,14 @@
 
 The file holds the tensors of the method, as ``method.save`` writes them. Its header is the same for all streams, so it
 is made once. Parts are the images and snapshots of a watch, and images that wait for a step. A part is written only if
-it is new, which is known without reading it, because watches are immutable values.
+it is new, which is known without reading it, because watches are immutable values. A file that is mostly zeros, as of
+a stream that does not adapt yet, is compressed.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,7 @@ from torch import Tensor
 from lmr.core.errors import LmrError
 from lmr.core.state import decode_state, encode_state, join_header, split_header
 from lmr.service.engine.compute import ServedMethod
+from lmr.service.store.sql_store import CLASSES
 from lmr.service.store.stored_types import StoredState
 from lmr.watch.signals import Tally
 from lmr.watch.stream_watch import StreamWatch
@@ -27,6 +30,7 @@ from lmr.watch.watched import Watched
 Written = dict[str, Any]  # the parts in the store, as the immutable values that they were made of
 METHOD = "method"  # the name of the method's spec in an identity
 _PART = "A part of the stored state"
+_COMPRESSED = b"lmr-zlib"  # a file of tensors begins with its number of bytes before them, which is never so large
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +45,7 @@ class WaitingImage:
 def describe_identity(method: ServedMethod) -> dict[str, str]:
     """Return the model, the classes and the method to which states belong, for ``Store``."""
     facts = method.classifier.fingerprint
-    return {"model": facts["backbone"][:16], "classes or prompts": facts["classes"][:16], METHOD: method.spec}
+    return {"model": facts["backbone"][:16], CLASSES: facts["classes"][:16], METHOD: method.spec}
 
 
 class Packer:
@@ -69,22 +73,24 @@ class Packer:
 
     def unpack(self, row: int, stored: StoredState) -> tuple[list[WaitingImage], Written]:
         """Load a state into a row; return its waiting images and its written parts. LmrError if it is damaged."""
-        tensors, facts = decode_state(stored.content, "The stored state")
+        tensors, facts = decode_state(decompress(stored.content), "The stored state")
         parts = {name: content for name, content in stored.parts.items() if content is not None}
         if self._watched:
             text, kept = _join_watch(stored.watch, parts)
             facts, tensors = facts | {"watch": text}, tensors | kept
-        self.method.load_state_dict({**facts, "tensors": tensors}, [row])
+        state: Mapping[str, Any] = {**facts, "tensors": tensors}
+        own = self.method.adopt(state)  # another one if it was stored before the classes were changed
+        self.method.load_state_dict(own, [row])
         names = sorted((name for name in parts if name.startswith("waiting/")), key=_find_number)
         images = [_decode_waiting(parts[name], self.method.classifier.device) for name in names]
-        return images, self._list_parts(row, images)
+        return images, self._list_parts(row, images) if own is state else dict.fromkeys(parts)
 
     def _copy_rows(self, rows: Sequence[int]) -> list[bytes]:
         """Return the file of the method's tensors for each row."""
         state, index = self._inner.state, torch.tensor(rows, device=self._inner.classifier.device)
         columns = [state[name][index].cpu().reshape(len(rows), -1) for name in self._order if state[name].numel()]
         lines = torch.cat([column.view(torch.uint8) for column in columns], 1)
-        return [self._header + line.numpy().tobytes() for line in lines]
+        return [compress(self._header + line.numpy().tobytes()) for line in lines]
 
     def _pack_one(self, row: int, content: bytes, waiting: Sequence[WaitingImage], written: Written) -> StoredState:
         parts = self._list_parts(row, waiting)
@@ -100,6 +106,21 @@ class Packer:
     def _list_parts(self, row: int, waiting: Sequence[WaitingImage]) -> Written:
         parts: Written = {f"waiting/{k}": image for k, image in enumerate(waiting)}
         return parts | (_split_watch(self._watched.watches[row]) if self._watched else {})
+
+
+def compress(content: bytes) -> bytes:
+    """Return a file without its zeros, if it is mostly zeros; others would save less than a tenth."""
+    return _COMPRESSED + zlib.compress(content, 1) if content.count(0) > len(content) / 2 else content
+
+
+def decompress(content: bytes) -> bytes:
+    """Return the file that ``compress`` was given."""
+    if not content.startswith(_COMPRESSED):
+        return content
+    try:
+        return zlib.decompress(content[len(_COMPRESSED) :])
+    except zlib.error as error:
+        raise LmrError(f"The stored state cannot be decompressed ({error}); it is damaged.") from error
 
 
 def _split_watch(watch: StreamWatch) -> Written:

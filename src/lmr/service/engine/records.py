@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from lmr.service.engine.requests import ImageResult
 from lmr.service.engine.status import UNWATCHED, StreamStatus
 from lmr.service.json_text import JsonText
 from lmr.service.store.stored_types import StoredRecord
 
 MEMORY = 256  # labelled images over which the running accuracy is averaged
+RECENT = 64  # compared images over which the share of changed answers is averaged
 DELETED = "deleted"  # the health of a deleted stream in the list of changes
 DAMAGED = "damaged"  # the health of a stream whose stored record cannot be read
 
@@ -22,9 +24,9 @@ class RunningShare:
     weight: float = 0.0
     hits: float = 0.0
 
-    def add(self, hit: bool) -> RunningShare:
+    def add(self, hit: bool, memory: int = MEMORY) -> RunningShare:
         """Return the share with one more image."""
-        keep = 1 - 1 / MEMORY
+        keep = 1 - 1 / memory
         return RunningShare(keep * self.weight + 1, keep * self.hits + hit)
 
     @property
@@ -43,7 +45,8 @@ class StreamRecord(JsonText):
     health: str = UNWATCHED
     adapts: bool = True
     signals: dict[str, Any] = field(default_factory=dict)
-    predicted: tuple[tuple[int, int], ...] = ()  # class and count, most frequent first; the rest as class -1
+    # Class and count, most frequent first; the rest as None. Stores of earlier versions have numbers of classes.
+    predicted: tuple[tuple[str | int | None, int], ...] = ()
     snapshots: tuple[int, ...] = ()
     labelled: int = 0
     right: RunningShare = field(default_factory=RunningShare)
@@ -52,6 +55,10 @@ class StreamRecord(JsonText):
     updated: float = 0.0
     change: int = 0
     adapting: str | None = None  # the phase of the method, for one that does not always adapt
+    differs: RunningShare = field(default_factory=RunningShare)  # answers that differ from the frozen model's
+    label: str | None = None  # of an image of the last request: the last that was compared, or the last one
+    probability: float | None = None
+    frozen_label: str | None = None  # of the same image; None if it was not compared
 
     def store(self) -> StoredRecord:
         """Return the record in its stored form."""
@@ -70,21 +77,23 @@ class StreamRecord(JsonText):
 
     def describe(self, resident: bool, waiting: int) -> StreamStatus:
         """Return the status of the stream."""
-        same: dict[str, Any] = {name: getattr(self, name) for name in _OF_STATUS} | self.measure_accuracy()
+        same: dict[str, Any] = {name: getattr(self, name) for name in _OF_STATUS} | self.measure_shares()
         return StreamStatus(**same, resident=resident, waiting=waiting)
 
-    def measure_accuracy(self) -> dict[str, float | None]:
-        """Return the running accuracies under their names in ``StreamStatus``."""
+    def measure_shares(self) -> dict[str, float | None]:
+        """Return running accuracies and the share of changed answers under their names in ``StreamStatus``."""
         return {
             "accuracy": self.right.value,
             "compared_accuracy": self.compared_right.value,
             "frozen_accuracy": self.frozen_right.value,
+            "compared_labelled": round(self.compared_right.weight),
+            "changed": self.differs.value,
         }
 
-    def list_shares(self, names: Sequence[str]) -> list[tuple[str, float]]:
+    def list_shares(self) -> list[tuple[str, float]]:
         """Return the classes predicted most often with their shares of all images."""
         total = max(1, sum(count for _, count in self.predicted))
-        return [(names[kind], count / total) for kind, count in self.predicted if count and kind >= 0]
+        return [(name, count / total) for name, count in self.predicted if count and isinstance(name, str)]
 
 
 _OF_STATUS = [item.name for item in fields(StreamStatus) if item.name in StreamRecord.__dataclass_fields__]
@@ -97,21 +106,33 @@ class StepNote(JsonText):
     seq: int
     count: int  # images that the client sent
     places: tuple[int, ...]  # positions of the answered images among them
-    answers: tuple[tuple[int | None, float], ...]  # class and probability; None where the logits are not finite
-    frozen: dict[int, int]  # position of the answer -> class of the frozen model, where known
+    answers: tuple[tuple[str | None, float], ...]  # class and probability; None where the logits are not finite
+    frozen: dict[int, str]  # position of the answer -> class of the frozen model, where known
     point: dict[str, Any]  # the signals after the request
-    labels: tuple[int | None, ...] = ()  # true classes of the answers, None where unknown
+    labels: tuple[str | None, ...] = ()  # true classes of the answers, None where unknown
     quiet: bool = False  # the method was quiet, so that it counted these answers
 
 
-def find_new_labels(note: StepNote, labels: Mapping[int, int]) -> tuple[list[int], list[int]]:
-    """Return the classes of answers that had no label yet, and those that the method counted for them, or -1."""
+def note_answers(record: StreamRecord, answers: Sequence[ImageResult]) -> StreamRecord:
+    """Return the record after the answers to a request."""
+    given = [one for one in answers if one.label is not None]
+    compared = [one for one in given if one.frozen is not None]
+    differs = record.differs
+    for one in compared:
+        differs = differs.add(one.label != one.frozen, RECENT)
+    if not given:
+        return record
+    shown = (compared or given)[-1]
+    return replace(record, differs=differs, label=shown.label, probability=shown.probability, frozen_label=shown.frozen)
+
+
+def find_new_labels(note: StepNote, labels: Mapping[int, str]) -> tuple[list[str], list[str | None]]:
+    """Return the classes of answers that had no label yet, and those that the method counted for them, or None."""
     new = {place: kind for place, kind in labels.items() if not note.labels or note.labels[place] is None}
-    answers = [note.answers[place][0] for place in new]
-    return list(new.values()), [-1 if kind is None or not note.quiet else kind for kind in answers]
+    return list(new.values()), [note.answers[place][0] if note.quiet else None for place in new]
 
 
-def add_labels(record: StreamRecord, note: StepNote, labels: Mapping[int, int]) -> tuple[StreamRecord, StepNote]:
+def add_labels(record: StreamRecord, note: StepNote, labels: Mapping[int, str]) -> tuple[StreamRecord, StepNote]:
     """Return the record and the note with true classes of some answers; an answer that is labelled already is kept."""
     known = list(note.labels or [None] * len(note.answers))
     right, compared, frozen = record.right, record.compared_right, record.frozen_right
@@ -126,4 +147,4 @@ def add_labels(record: StreamRecord, note: StepNote, labels: Mapping[int, int]) 
         if place in note.frozen:
             compared, frozen = compared.add(hit), frozen.add(note.frozen[place] == truth)
     after = replace(record, right=right, compared_right=compared, frozen_right=frozen, labelled=labelled)
-    return after, replace(note, labels=tuple(known), point=note.point | after.measure_accuracy())
+    return after, replace(note, labels=tuple(known), point=note.point | after.measure_shares())

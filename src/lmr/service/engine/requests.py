@@ -23,7 +23,7 @@ class StepRequest:
 
     ``key`` makes a retry safe: a request with the key and ``digest`` of an answered one gets that answer again.
     ``deadline`` is a time of the engine's clock. ``errors`` are the messages for images that could not be decoded, by
-    their position among all that were sent.
+    their position among all that were sent. ``compare`` asks for the frozen model's answers, too.
     """
 
     stream: str
@@ -34,6 +34,7 @@ class StepRequest:
     digest: str = ""
     deadline: float | None = None
     errors: Mapping[int, str] = field(default_factory=dict)
+    compare: bool = False
 
     @property
     def sent(self) -> int:
@@ -48,12 +49,18 @@ class StepRequest:
 
 @dataclass(frozen=True)
 class ImageResult:
-    """The answer to one image: its ``label`` and the ``top`` classes, or the ``error`` why there is none."""
+    """The answer to one image: its ``label`` and the ``top`` classes, or the ``error`` why there is none.
+
+    ``frozen`` is the label of the frozen model where the image was compared, and ``frozen_top`` its best classes where
+    the request asked for them.
+    """
 
     label: str | None = None
     probability: float | None = None
     top: tuple[tuple[str, float], ...] = ()
     error: str | None = None
+    frozen: str | None = None
+    frozen_top: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,11 @@ class StreamStatus:
     updated: float  # Unix time
     change: int
     adapting: str | None = None  # quiet, looking or adapting; None for a method that always adapts
+    compared_labelled: int = 0  # labelled images that compared_accuracy and frozen_accuracy are averages of
+    changed: float | None = None  # share of the last compared images whose label is not the frozen model's
+    label: str | None = None  # of an image of the last request: the last that was compared, or the last one
+    probability: float | None = None
+    frozen_label: str | None = None  # of the same image; None if it was not compared
 
 
 @dataclass(frozen=True)
@@ -56,10 +61,11 @@ class ServiceEvent(JsonText):
     after: str
     message: str
     signals: dict[str, Any] = field(default_factory=dict)
+    replica: str = ""  # where it happened, if another one shares the store
 
     def store(self) -> StoredEvent:
         """Return the event in its stored form."""
-        return StoredEvent(self.number, self.stream, self.to_json())
+        return StoredEvent(self.stream, self.to_json())
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class StreamDetail:
     history: list[dict[str, Any]]  # recent values of the signals with their ``seq``, oldest first
     shares: list[tuple[str, float]]  # of the predicted classes, largest first
     snapshots: list[int]  # the steps at which they were taken
-    answers: list[dict[str, Any]]  # the last ones, oldest first: seq, label, probability
+    answers: list[dict[str, Any]]  # the last ones, oldest first: seq, label, probability, frozen (None if not compared)
     events: list[ServiceEvent]  # of this stream, oldest first
 
 
@@ -98,6 +104,7 @@ class Overview:
     commit_ms: float | None = None
     store_bytes: int = 0
     durable: bool = False  # True if there is a store
+    shared: bool = False  # True if other replicas serve streams of the store, too
     last_commit: float | None = None  # Unix time
     unsaved: int = 0  # answered requests whose state is not committed yet
     change: int = 0

@@ -5,10 +5,8 @@ Results of a batch become visible after the commit of its transaction, except an
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,9 +15,10 @@ from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
 from lmr.core.method import Phase
 from lmr.service.engine.batch import Batch, Job
-from lmr.service.engine.compute import Compute, Inputs, RowAnswer, ServedMethod
+from lmr.service.engine.compute import Compute, Inputs, RowAnswer, ServedMethod, list_top
+from lmr.service.engine.delivery import replay
 from lmr.service.engine.packing import Packer, WaitingImage
-from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels, find_new_labels
+from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels, find_new_labels, note_answers
 from lmr.service.engine.requests import (
     BadInput,
     ImageResult,
@@ -36,9 +35,9 @@ from lmr.service.engine.requests import (
 from lmr.service.engine.residents import Resident, Residents
 from lmr.service.engine.status import ACTION_MESSAGES, describe_health
 from lmr.service.settings import ServiceSettings
-from lmr.service.store.store import MOST_STEPS
+from lmr.service.store.sql_store import MOST_STEPS
 from lmr.service.store.store_interface import StateStore
-from lmr.service.store.stored_types import Claim, DamagedText, KeptAnswer, StreamChange, Transaction
+from lmr.service.store.stored_types import Claim, DamagedText, KeptAnswer, StoreError, StreamChange, Transaction
 
 POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
 QUIET: Phase = "quiet"
@@ -80,13 +79,18 @@ class Worker:
         store: StateStore,
         clock: Callable[[], float],
     ) -> None:
-        self.method, self.names, self.settings, self.store = method, list(names), settings, store
+        self.settings, self.store, self._clock = settings, store, clock
         self.residents = Residents(method.streams)
-        self._compute, self._packer, self._clock = Compute(method), Packer(method), clock
-        self._classes = {name: k for k, name in enumerate(names)}
-        self._durable = store.path is not None
+        self.use(method, names)
+        self._durable = store.durable
         self._at_once = self._durable and settings.durability == "answer"
         self._most_notes = MOST_STEPS if self._durable and not self._at_once else FEW_NOTES
+
+    def use(self, method: ServedMethod, names: Sequence[str]) -> None:
+        """Serve with a method of these classes, whose rows hold the states of the residents."""
+        self.method, self.names = method, list(names)
+        self._compute, self._packer = Compute(method, self.names), Packer(method)
+        self._classes = {name: k for k, name in enumerate(names)}
 
     def serve(self, batch: Batch) -> None:
         """Compute all jobs of a batch, which are of different streams, and add their results to it."""
@@ -94,21 +98,23 @@ class Worker:
         steps, answers, tasks = [], [], []
         for job in batch.jobs:
             try:
-                resident = self._admit(job, batch)
+                resident, kept = self._admit(job, batch), self._find_kept(job)
             except Exception as error:
-                if not isinstance(error, (Refused, sqlite3.Error, OSError)):
+                if not isinstance(error, (Refused, StoreError)):
                     LOGGER.exception("Stream %r cannot be read", job.stream)
                 batch.refuse(job, error)
                 continue
             turn = _Turn(job, resident, resident.record)
-            if not isinstance(job.task, StepRequest):
+            if kept is not None:
+                batch.answer(job, kept)
+            elif not isinstance(job.task, StepRequest):
                 tasks.append(turn)
             elif _may_adapt(job, batch):
                 steps.append(turn)
             else:
                 answers.append(turn)
         steps = self._try_all(self._adapt, steps, batch)
-        answers = self._try_all(partial(self._give_answers, self._compute.answer), answers, batch)
+        answers = self._try_all(self._answer, answers, batch)
         batch.images = sum(turn.job.images for turn in steps + answers)  # failed ones took no time
         batch.seconds = self._clock() - started
         for turn in steps:
@@ -150,6 +156,8 @@ class Worker:
 
     def _admit(self, job: Job, batch: Batch) -> Resident:
         """Return the stream of a job with its state in a row of the method."""
+        if batch.refusal and isinstance(job.task, StepRequest) and job.task.mode == "adapt":
+            raise StoreFailed(f"{batch.refusal} This request was not applied; try again later.")
         resident = self.residents.use(job.stream)
         if resident is not None and not resident.exists and self.store.shared and job.stream not in batch.unsaved:
             self.residents.forget(job.stream)  # another engine may have created it since
@@ -170,6 +178,8 @@ class Worker:
 
     def _bring(self, job: Job, batch: Batch) -> Resident:
         """Make a stream resident: as it is in the store, or in its initial state."""
+        if self.store.shared and not batch.adapt:  # to wait for it would keep all other streams waiting
+            raise StoreFailed("The store cannot be used now, and this stream is not in memory; try again later.")
         claim, row = self.store.claim(job.stream), self._find_row(batch)
         try:
             resident = self._load(job, row, claim)
@@ -188,10 +198,11 @@ class Worker:
         """Return a stream as it is in the store, or None; one that is damaged can be deleted, and nothing else."""
         try:
             record = None if claim.record is None else StreamRecord.from_json(claim.record.content)
-            state = None if record is None else self.store.read_state(job.stream)
-            if record is None or state is None:
+            if claim.damage:
+                raise DamagedText(claim.damage)
+            if record is None or claim.state is None:
                 return None
-            waiting, written = self._packer.unpack(row, state)
+            waiting, written = self._packer.unpack(row, claim.state)
             # Where a request is a step, nothing waits for one: images of an earlier --step N are not kept any longer.
             return Resident(row, record, True, waiting if self.settings.step else [], written)
         except (DamagedText, ValueError, LookupError, TypeError, RuntimeError) as error:  # also of pydantic and torch
@@ -210,12 +221,20 @@ class Worker:
             if leaver is None:
                 raise TooManyStreams(
                     f"All {self.residents.rows} rows are in use, and this service has no store; delete a stream, start "
-                    "the service with --state-dir, or raise --resident."
+                    "the service with --store, or raise --resident."
                 )
             self.residents.forget(leaver)
             row = self.residents.take_row()
             assert row is not None
         return row
+
+    def _find_kept(self, job: Job) -> StepAnswer | None:
+        """Return the answer that another engine gave to a request, where this one answers before it commits."""
+        task = job.task
+        if self._at_once or not self.store.shared or not isinstance(task, StepRequest) or task.key is None:
+            return None
+        found = self.store.read_answer(job.stream, task.key)
+        return None if found is None else replay(task, found)
 
     # Requests.
 
@@ -250,9 +269,24 @@ class Worker:
             self._step_counted(turns)
         else:
             self._give_answers(self._compute.step, turns)
+        self._compare(turns)
         records = self._compute.describe([(turn.resident.row, _count_step(turn)) for turn in turns])
         for turn, record in zip(turns, records, strict=True):
             turn.record = record
+
+    def _answer(self, turns: list[_Turn]) -> None:
+        """Answer the images with the present state."""
+        self._give_answers(self._compute.answer, turns)
+        self._compare(turns)
+
+    def _compare(self, turns: list[_Turn]) -> None:
+        """Add the frozen model's answers for the requests that ask for them."""
+        if not (asking := [turn for turn in turns if turn.job.task.compare]):
+            return
+        found = self._compute.compare([(turn.resident.row, turn.job.task.images) for turn in asking])
+        for turn, logits in zip(asking, found, strict=True):
+            labels = dict(enumerate(logits.argmax(1).tolist()))
+            turn.answer = replace(turn.answer, frozen=labels, frozen_logits=logits)
 
     def _give_answers(self, compute: Callable[[Inputs], list[RowAnswer]], turns: list[_Turn]) -> None:
         answers = compute([(turn.resident.row, turn.job.task.images) for turn in turns])
@@ -275,15 +309,16 @@ class Worker:
 
     def _finish_step(self, turn: _Turn, batch: Batch) -> None:
         """Add the results of a step to the batch, after all that can fail."""
-        job, resident, answer, record = turn.job, turn.resident, turn.answer, batch.stamp(turn.record)
+        job, resident, answer = turn.job, turn.resident, turn.answer
         request: StepRequest = job.task
+        given = self._make_answer(job, turn.record, answer, batch, saved=self._at_once)
+        record = batch.stamp(note_answers(turn.record, given.answers))
         quiet = resident.record.adapting == record.adapting == QUIET and record.adapts
-        note = _make_note(request, record, answer, quiet)
-        given = self._make_answer(job, record, answer, batch, saved=self._at_once)
+        note = self._make_note(request, record, answer, quiet)
         notes = {note.seq: note}
         for seq, frozen in turn.earlier.items():
             if (found := self._find_note(resident, seq)) is not None:
-                notes[seq] = replace(found, frozen=found.frozen | frozen)
+                notes[seq] = replace(found, frozen=found.frozen | self._name_frozen(frozen))
         kept = [] if request.key is None else [self._keep_answer(request.key, request.digest, given)]
         change = StreamChange(record.store(), steps={seq: one.to_json() for seq, one in notes.items()}, answers=kept)
         messages = [describe_health(event) for event in answer.events]
@@ -314,9 +349,12 @@ class Worker:
     ) -> StepAnswer:
         request: StepRequest = job.task
         results = {place: ImageResult(error=message) for place, message in request.errors.items()}
-        for place, best in zip(request.places, answer.list_top(request.top), strict=True):
-            top = tuple((self.names[kind], share) for kind, share in best)
-            results[place] = ImageResult(*top[0], top) if top else ImageResult(error=NOT_FINITE)
+        tops = self._name_top(answer.logits, request.top)
+        plain = [()] * len(tops) if answer.frozen_logits is None else self._name_top(answer.frozen_logits, request.top)
+        for k, (place, top, frozen_top) in enumerate(zip(request.places, tops, plain, strict=True)):
+            frozen = self.names[answer.frozen[k]] if k in answer.frozen else None
+            result = ImageResult(*top[0], top) if top else ImageResult(error=NOT_FINITE)
+            results[place] = replace(result, frozen=frozen, frozen_top=frozen_top)
         answers = tuple(results[place] for place in range(request.sent))
         adaptation = {"mode": request.mode, "stepped": answer.stepped, **answer.facts, "health": record.health}
         timing = {
@@ -326,6 +364,18 @@ class Worker:
             "batch_streams": len(batch.jobs),
         }
         return StepAnswer(job.stream, record.seq, saved, answers, adaptation, timing)
+
+    def _name_top(self, logits: Tensor, count: int) -> list[tuple[tuple[str, float], ...]]:
+        return [tuple((self.names[kind], share) for kind, share in best) for best in list_top(logits, count)]
+
+    def _name_frozen(self, frozen: Mapping[int, int]) -> dict[int, str]:
+        return {place: self.names[kind] for place, kind in frozen.items()}
+
+    def _make_note(self, request: StepRequest, record: StreamRecord, answer: RowAnswer, quiet: bool) -> StepNote:
+        best = tuple(one[0] if one else (None, 0.0) for one in self._name_top(answer.logits, 1))
+        point = {"seq": record.seq, **{key: record.signals.get(key) for key in POINT}, **record.measure_shares()}
+        frozen = self._name_frozen(answer.frozen)
+        return StepNote(record.seq, request.sent, tuple(request.places), best, frozen, point, quiet=quiet)
 
     def _keep_answer(self, key: str, digest: str, answer: StepAnswer) -> KeptAnswer:
         """Return an answer as it is stored under its key; it is saved when somebody reads it there."""
@@ -341,8 +391,8 @@ class Worker:
     def _find_note(self, resident: Resident, seq: int) -> StepNote | None:
         if seq in resident.notes:
             return resident.notes[seq]
-        text = self.store.read_step(resident.record.stream, seq)
-        return None if text is None else StepNote.from_json(text)
+        found = self.store.read_steps(resident.record.stream, seq)
+        return StepNote.from_json(found[0]) if found else None
 
     def _keep_notes(self, resident: Resident, notes: Mapping[int, StepNote]) -> None:
         """Keep notes that are not in the store yet."""
@@ -422,10 +472,8 @@ class Worker:
         unknown = sorted({name for name in task.labels if name is not None and name not in self._classes})
         if unknown:
             raise BadInput(f"The classes of this service do not include {unknown[0]!r}; use their names, or null.")
-        truth = {
-            k: self._classes[name] for k, place in enumerate(note.places) if (name := task.labels[place]) is not None
-        }
-        new, counted = find_new_labels(note, truth)
+        truth = {k: name for k, place in enumerate(note.places) if (name := task.labels[place]) is not None}
+        new, counted = ([self._classes.get(name or "", -1) for name in names] for names in find_new_labels(note, truth))
         if new and self._compute.count_labels(resident.row, new, counted):
             resident.changed = self._durable
         record, note = add_labels(resident.record, note, truth)
@@ -486,9 +534,3 @@ def _may_adapt(job: Job, batch: Batch) -> bool:
 def _count_step(turn: _Turn) -> StreamRecord:
     record = turn.resident.record
     return replace(record, seq=record.seq + 1, images=record.images + turn.job.images)
-
-
-def _make_note(request: StepRequest, record: StreamRecord, answer: RowAnswer, quiet: bool) -> StepNote:
-    best = tuple(one[0] if one else (None, 0.0) for one in answer.list_top(1))
-    point = {"seq": record.seq, **{key: record.signals.get(key) for key in POINT}, **record.measure_accuracy()}
-    return StepNote(record.seq, request.sent, tuple(request.places), best, answer.frozen, point, quiet=quiet)

@@ -1,1 +1,1 @@
-"""The store: states, answers and events in one SQLite file."""
+"""The store: states, answers and events in SQLite or PostgreSQL."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass, field
 
 
-class DamagedText(sqlite3.DatabaseError):
+class StoreError(OSError):
+    """The store cannot be read or written now; the message says why."""
+
+
+class DamagedText(StoreError):
     """What is stored does not have its checksum; the message names it."""
 
 
@@ -42,11 +45,11 @@ class StoredRecord:
 
 @dataclass(frozen=True)
 class StoredEvent:
-    """An event as a JSON text, under its number."""
+    """An event as a JSON text; ``replica`` is the store through which another engine wrote it."""
 
-    number: int
     stream: str
     content: str
+    replica: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,27 @@ class KeptAnswer:
 
 @dataclass(frozen=True)
 class Claim:
-    """The claim of an engine on a stream: its record, if it exists, and the epoch for its commits."""
+    """The claim of an engine on a stream: its record and state, if it exists, and the epoch for its commits.
+
+    ``damage`` says what is wrong with a state that cannot be read.
+    """
 
     record: StoredRecord | None
     epoch: int = 0
+    state: StoredState | None = None
+    damage: str = ""
+
+
+@dataclass(frozen=True)
+class StoreSummary:
+    """The number of streams of each health, the largest number of a change, and the bytes on the disk."""
+
+    by_health: dict[str, int]
+    last_change: int
+    size: int
+
+
+Refusals = dict[str, KeptAnswer | None]  # streams, with the answer that is kept if the request was applied before
 
 
 @dataclass
@@ -94,12 +114,13 @@ class Transaction:
     """Changes that are written together or not at all.
 
     ``epochs`` are those of the streams that were changed or read, where a store is shared: it refuses what rests on
-    an old one.
+    an old one. ``classes`` are the digest and the names of other classes, which are served from now on.
     """
 
     streams: dict[str, StreamChange] = field(default_factory=dict)
     events: list[StoredEvent] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
+    classes: tuple[str, list[str]] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.streams or self.events or self.epochs)
@@ -109,9 +130,12 @@ class Transaction:
         self.streams[stream] = self.streams[stream].add(change) if stream in self.streams else change
 
     def extend(self, later: Transaction) -> Transaction:
-        """Add a later transaction; return the changes that it drops, of streams that it deletes first."""
+        """Add a later transaction; return the changes that it drops, of streams that were deleted or read again."""
         dropped = {stream: self.streams[stream] for stream, change in later.streams.items()
                    if change.fresh and stream in self.streams}  # fmt: skip
+        for stream, epoch in later.epochs.items():
+            if stream in self.streams and self.epochs.get(stream, epoch) != epoch:  # it was read again since
+                dropped[stream] = self.streams.pop(stream)
         for stream, change in later.streams.items():
             self.add(stream, change)
         self.events += later.events

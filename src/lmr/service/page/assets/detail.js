@@ -1,9 +1,10 @@
 // One stream: its signals against the frozen model, what it predicts, and what an operator may do.
 
 import { makeChart } from "./charts.js";
-import { find, formatAgo, formatNumber, formatShare, make, setDot } from "./dom.js";
+import { drawFrame, find, formatAgo, formatNumber, formatShare, make, makeRow, nameLabel, setDot } from "./dom.js";
 import { makeEvent } from "./events.js";
 import { askJson, NeedsToken, Refusal, streamPath } from "./feed.js";
+import { explain, judge } from "./words.js";
 
 const ACTIONS = [
   { action: "reset", label: "Reset", title: "Forget everything: answer as the frozen model does, and begin again" },
@@ -14,13 +15,16 @@ const ACTIONS = [
 ];
 const DONE = { reset: "was reset", rollback: "was rolled back", pause: "is paused", resume: "adapts again", undo: "is as it was before" };
 
-export function makeDetail({ notify, onToken, onClose }) {
+const HEADS = { Labelled: "right", Compared: "compared", Canaries: "canaries", "Right, adapted": "right", "Right, frozen": "frozen", "Changed answers": "changed" };
+
+export function makeDetail({ notify, onToken, onClose, onTry }) {
+  const title = (text, term) => make("span", {}, `${text} `, explain(term, text));
   const charts = [
-    makeChart("Entropy of the answers", [{ key: "entropy", label: "adapted" }, { key: "frozen_entropy", label: "frozen" }], { least: 0 }),
-    makeChart("Accuracy on labelled images, where compared", [{ key: "compared_accuracy", label: "adapted" }, { key: "frozen_accuracy", label: "frozen" }], { least: 0, most: 1, format: formatShare }),
-    makeChart("Variety of classes, adapted ÷ frozen", [{ key: "concentration", label: "ratio" }], { least: 0 }),
-    makeChart("Same label as the frozen model", [{ key: "agreement", label: "share" }], { least: 0, most: 1, format: formatShare }),
-    makeChart("Distance from the start", [{ key: "drift", label: "drift" }], { least: 0 }),
+    makeChart(title("Right answers, where compared", "right"), [{ key: "compared_accuracy", label: "adapted" }, { key: "frozen_accuracy", label: "frozen" }], { least: 0, most: 1, format: formatShare }),
+    makeChart(title("Changed answers", "changed"), [{ key: "changed", label: "share" }], { least: 0, most: 1, format: formatShare }),
+    makeChart(title("Entropy of the answers", "entropy"), [{ key: "entropy", label: "adapted" }, { key: "frozen_entropy", label: "frozen" }], { least: 0 }),
+    makeChart(title("Variety of classes, adapted ÷ frozen", "concentration"), [{ key: "concentration", label: "ratio" }], { least: 0 }),
+    makeChart(title("Distance from the start", "drift"), [{ key: "drift", label: "drift" }], { least: 0 }),
   ];
   find("charts").append(...charts.map((chart) => chart.element));
   const buttons = ACTIONS.map(({ action, label, title }) => make("button", { type: "button", text: label, title, "data-action": action, onclick: () => act(action) }));
@@ -68,6 +72,7 @@ export function makeDetail({ notify, onToken, onClose }) {
 
   function showMissing(message) {
     find("detail-body").hidden = true;
+    find("detail-health").hidden = true;
     find("detail-empty").hidden = false;
     find("detail-empty").textContent = message;
   }
@@ -78,8 +83,10 @@ export function makeDetail({ notify, onToken, onClose }) {
     find("detail-body").hidden = false;
     const badge = find("detail-health");
     badge.hidden = false;
-    badge.textContent = status.health;
+    const said = judge(status);
+    badge.textContent = said.words;
     setDot(badge, status.health);
+    find("verdict").replaceChildren(make("strong", { class: said.help, text: said.verdict }), ` ${said.trend}. `, make("strong", { text: "To do: " }), said.todo);
     showFacts({
       Requests: status.seq.toLocaleString("en"),
       Images: status.images.toLocaleString("en"),
@@ -87,8 +94,9 @@ export function makeDetail({ notify, onToken, onClose }) {
       "Last request": formatAgo(Date.now() / 1000 - status.updated),
       State: status.resident ? "in memory" : "in the store",
       Waiting: status.waiting,
-      Accuracy: formatShare(status.accuracy),
-      "Where compared": `${formatShare(status.compared_accuracy)}, frozen ${formatShare(status.frozen_accuracy)}`,
+      "Right, adapted": formatShare(status.compared_accuracy ?? status.accuracy),
+      "Right, frozen": formatShare(status.frozen_accuracy),
+      "Changed answers": formatShare(status.changed),
       Labelled: `${status.labelled.toLocaleString("en")} images`,
       Compared: signals.compared === undefined ? "–" : `${formatNumber(signals.compared)} images`,
       Canaries: formatShare(signals.canaries),
@@ -96,7 +104,7 @@ export function makeDetail({ notify, onToken, onClose }) {
     charts.forEach((chart) => chart.update(history));
     const largest = Math.max(...shares.map(([, share]) => share), 1e-9);
     find("shares").replaceChildren(...shares.slice(0, 10).map(([label, share]) => makeRow(label, share / largest, formatShare(share))));
-    find("answers").replaceChildren(...answers.slice(-10).reverse().map(({ label, probability }) => makeRow(label, probability, formatShare(probability))));
+    find("answers").replaceChildren(...answers.slice(-10).reverse().map(({ label, probability, frozen }) => makeRow(`${nameLabel(label, probability)}${frozen && frozen !== label ? ` (frozen: ${frozen})` : ""}`, probability, formatShare(probability))));
     const listed = snapshots.map((step) => step.toLocaleString("en")).join(", ");
     find("snapshots").textContent = snapshots.length ? `Taken at step ${listed}.` : "None yet: one is taken after enough quiet steps.";
     find("history").replaceChildren(...events.slice(-20).reverse().map((event) => makeEvent(event)));
@@ -106,28 +114,28 @@ export function makeDetail({ notify, onToken, onClose }) {
   }
 
   function showFacts(facts) {
-    find("facts").replaceChildren(...Object.entries(facts).map(([key, value]) => make("div", {}, make("dt", { text: key }), make("dd", { text: value }))));
-  }
-
-  function makeRow(label, part, text) {
-    const fill = make("i");
-    fill.style.width = `${(100 * part).toFixed(1)}%`;
-    return make("div", { class: "row" }, make("span", { text: label, title: label }), make("span", { class: "bar" }, fill), make("span", { text: text }));
+    find("facts").replaceChildren(...Object.entries(facts).map(([key, value]) => make("div", {}, make("dt", {}, key, ...(HEADS[key] ? [" ", explain(HEADS[key], key)] : [])), make("dd", { text: value }))));
   }
 
   async function showFrames(stream) {
     const { frames } = await askJson(`${streamPath(stream)}/frames`);
-    const shown = await Promise.all(frames.slice(-12).reverse().map(drawFrame));
+    const shown = await Promise.all(frames.slice().reverse().map((frame) => makeFrame(stream, frame)));
     find("frames-box").hidden = shown.length === 0;
     find("frames").replaceChildren(...shown);
   }
 
-  async function drawFrame({ label, b64 }) {
-    const bytes = Uint8Array.from(atob(b64), (letter) => letter.charCodeAt(0));
-    const bitmap = await createImageBitmap(new Blob([bytes]));
-    const canvas = make("canvas", { width: bitmap.width, height: bitmap.height });
-    canvas.getContext("2d").drawImage(bitmap, 0, 0);
-    return make("figure", {}, canvas, make("figcaption", { text: label, title: label }));
+  async function makeFrame(stream, { label: known, probability, frozen, b64 }) {
+    const label = nameLabel(known, probability);
+    const canvas = make("canvas", { role: "img", "aria-label": label });
+    const bitmap = await drawFrame(canvas, b64);
+    const differs = frozen && frozen !== label;
+    return make(
+      "li",
+      {},
+      make("button", { type: "button", title: "Try this frame", "aria-label": `Try this frame: ${label}`, onclick: () => onTry(stream, bitmap) }, canvas),
+      make("span", { text: label }),
+      make("span", { class: differs ? "differs" : "soft", text: differs ? `frozen: ${frozen}` : frozen ? "frozen: same" : "not compared" }),
+    );
   }
 
   return {
@@ -141,13 +149,10 @@ export function makeDetail({ notify, onToken, onClose }) {
     open(stream) {
       name = stream;
       seen = -1;
-      find("detail-title").textContent = stream ?? "Stream";
-      find("detail-close").hidden = !stream;
-      if (stream) refresh();
-      else {
-        find("detail-health").hidden = true;
-        showMissing("Choose a stream to see how it differs from the frozen model.");
-      }
+      if (!stream) return;
+      find("detail-title").textContent = stream;
+      find("detail-body").hidden = true;
+      refresh();
     },
   };
 }

@@ -13,12 +13,6 @@ export function make(tag, values = {}, ...children) {
   return element;
 }
 
-export function makeSvg(tag, values = {}) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [key, value] of Object.entries(values)) element.setAttribute(key, value);
-  return element;
-}
-
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 export function formatNumber(value, digits = 3) {
@@ -52,7 +46,27 @@ export function formatTime(unix) {
   return time.toDateString() === new Date().toDateString() ? clock : `${time.toLocaleDateString("en-CA")} ${clock}`;
 }
 
+// The label of an answer: an image that is none of the classes has a probability and no label.
+export const nameLabel = (label, probability) => label ?? (isNumber(probability) ? "unknown" : "nothing yet");
+export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
+
+// A label with a bar and a number.
+export function makeRow(label, part, text) {
+  const fill = make("i");
+  fill.style.width = `${(100 * part).toFixed(1)}%`;
+  return make("div", { class: "row" }, make("span", { text: label, title: label }), make("span", { class: "bar" }, fill), make("span", { text: text }));
+}
+
+// Draws a small copy of a frame, WebP in base64, and gives it as an image.
+export async function drawFrame(canvas, b64) {
+  const bytes = Uint8Array.from(atob(b64), (letter) => letter.charCodeAt(0));
+  const bitmap = await createImageBitmap(new Blob([bytes]));
+  [canvas.width, canvas.height] = [bitmap.width, bitmap.height];
+  canvas.getContext("2d").drawImage(bitmap, 0, 0);
+  return bitmap;
+}
+
 // The colour of a health, as the style sheet names it: "rolled back" is --rolled-back.
-export const HEALTHS = ["ok", "watch", "alarm", "rolled back", "reset", "quarantined", "paused", "unwatched"];
+export const HEALTHS = ["ok", "watch", "alarm", "rolled back", "reset", "quarantined", "paused", "unwatched", "damaged"];
 export const nameColour = (health) => (HEALTHS.includes(health) ? `--${health.replace(" ", "-")}` : "--faint");
 export const setDot = (element, health) => element.style.setProperty("--dot", `var(${nameColour(health)})`);

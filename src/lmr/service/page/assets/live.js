@@ -1,29 +1,37 @@
-// The live page: frames of events go to the tiles, the grid, the log and the stream that is open.
+// The live page: frames of events go to the wall, the figures, the log and the camera that is open.
 
+import { recolour } from "./charts.js";
 import { makeDetail } from "./detail.js";
-import { find, HEALTHS, make, setDot } from "./dom.js";
+import { find, setDot } from "./dom.js";
 import { makeEvent } from "./events.js";
 import { askJson, follow, hasToken, keepToken, NeedsToken } from "./feed.js";
-import { makeGrid } from "./grid.js";
-import { makeTiles } from "./tiles.js";
+import { makeTiles } from "./operation.js";
+import { makeTry } from "./tryit.js";
+import { makeWall } from "./wall.js";
+import { followHelp } from "./words.js";
 
 const THEME = "lmr-theme";
 const EVENTS = 200; // that the log keeps
 const PAGE = 1000; // streams that are read at once
+const REFRESH = 10; // seconds after which streams that other replicas serve are read again
 const SAID = 5000; // milliseconds that a message stays
+const LISTED = 500; // streams that Try it offers
 const STATES = { ready: "ok", degraded: "quarantined", draining: "watch", loading: "watch", closed: "paused" };
+const TABS = ["wall", "try", "operation"];
 
 let model = null; // what /v1/model says
 let reading = null; // the list of streams that is being read
+let listed = 0; // the time of the service at which it was last read
 let stale = false; // whether it has to be read again: that failed, or something was missed meanwhile
 let run = null; // the run of the service that the page shows
-let only = null; // the health that the grid shows
 let hush = 0;
 
 const showTiles = makeTiles();
-const grid = makeGrid((name) => choose(name));
-const detail = makeDetail({ notify, onToken: askToken, onClose: () => choose(null) });
+const wall = makeWall();
+const tryIt = makeTry({ notify, onToken: askToken, listStreams: () => [...wall.statuses.keys()].slice(0, LISTED) });
+const detail = makeDetail({ notify, onToken: askToken, onClose: () => go(""), onTry: tryFrame });
 const feed = follow({ onFrame, onLost, onToken: askToken });
+followHelp();
 
 function onFrame(frame) {
   find("notice").hidden = true;
@@ -36,13 +44,15 @@ function onFrame(frame) {
   if (overview.state === "loading") return;
   if (!model) readModel();
   showTiles(overview, model?.settings, frame.time);
-  showLegend(overview.by_health);
   find("stream-count").textContent = `${overview.streams.toLocaleString("en")}, ${overview.resident.toLocaleString("en")} in memory`;
-  if (frame.lost || stale) readStreams();
-  grid.put(frame.streams);
+  if (frame.lost || stale || (overview.shared && frame.time - listed > REFRESH)) {
+    listed = frame.time;
+    readStreams();
+  }
+  wall.put(frame.streams);
   for (const status of frame.streams) reading?.add(status.stream); // one that began after its page was read
   showEvents(frame.events);
-  const open = grid.statuses.get(detail.name);
+  const open = wall.statuses.get(detail.name);
   if (open && !document.hidden) detail.refresh(open.change);
 }
 
@@ -68,7 +78,7 @@ async function readModel() {
     model = await askJson("/v1/model");
     find("model").textContent = `${model.model}, ${model.classes.length} classes, ${model.spec}`;
     find("model").title = model.spec;
-    detail.showsFrames = model.settings.show_frames;
+    detail.showsFrames = wall.showsFrames = model.settings.show_frames;
   } catch (error) {
     if (error instanceof NeedsToken) askToken();
   }
@@ -83,40 +93,15 @@ async function readStreams() {
     for (let after = ""; after !== null; ) {
       const page = await askJson(`/v1/streams?limit=${PAGE}&after=${encodeURIComponent(after)}`);
       for (const status of page.streams) reading.add(status.stream);
-      grid.put(page.streams);
+      wall.put(page.streams);
       after = page.next;
     }
-    grid.keep(reading);
+    wall.keep(reading);
   } catch (error) {
     stale = true;
     if (error instanceof NeedsToken) askToken();
   }
   reading = null;
-}
-
-function showLegend(counts) {
-  const known = HEALTHS.filter((health) => counts[health] || health === only);
-  const buttons = find("legend").children;
-  if ([...buttons].map((button) => button.dataset.health).join() !== known.join()) {
-    find("legend").replaceChildren(
-      ...known.map((health) => {
-        const button = make("button", { type: "button", "data-health": health, onclick: () => showOnly(health) });
-        setDot(button, health);
-        return button;
-      }),
-    );
-  }
-  for (const button of find("legend").children) {
-    const health = button.dataset.health;
-    button.textContent = `${health} ${(counts[health] ?? 0).toLocaleString("en")}`;
-    button.setAttribute("aria-pressed", String(health === only));
-  }
-}
-
-function showOnly(health) {
-  only = only === health ? null : health;
-  for (const button of find("legend").children) button.setAttribute("aria-pressed", String(button.dataset.health === only));
-  grid.filter(find("search").value, only);
 }
 
 function showEvents(events) {
@@ -129,11 +114,37 @@ function showEvents(events) {
   find("log-count").textContent = list.children.length === EVENTS ? `the last ${EVENTS}` : "";
 }
 
-function choose(name) {
-  grid.choose(name);
+// What the address names is shown: #/try, #/operation, the name of a camera, or the wall.
+function go(hash) {
+  if (location.hash.slice(1) !== hash) location.hash = hash;
+  else route();
+}
+
+const choose = (name) => go(name);
+
+function route() {
+  const hash = decodeURIComponent(location.hash.slice(1));
+  const tab = TABS.find((name) => hash === `/${name}`) ?? "wall";
+  const name = /^[\w.-]+$/.test(hash) ? hash : null;
+  const opened = name && name !== detail.name;
   detail.open(name);
-  history.replaceState(null, "", name ? `#${name}` : location.pathname);
-  if (name && matchMedia("(max-width: 62rem)").matches) find("detail").scrollIntoView({ behavior: "smooth" });
+  if (tab !== "try") tryIt.close();
+  for (const one of TABS) {
+    find(one).hidden = one !== tab || (one === "wall" && name !== null);
+    const button = find(`tab-${one}`);
+    button.setAttribute("aria-selected", String(one === tab));
+    button.tabIndex = one === tab ? 0 : -1;
+  }
+  find("detail").hidden = name === null;
+  if (opened) {
+    scrollTo(0, 0);
+    find("detail-title").focus({ preventScroll: true });
+  }
+}
+
+function tryFrame(stream, image) {
+  go("/try");
+  tryIt.open(stream, image);
 }
 
 function askToken() {
@@ -154,7 +165,7 @@ const chosenTheme = () => localStorage.getItem(THEME);
 
 function applyTheme() {
   if (chosenTheme()) document.documentElement.dataset.theme = chosenTheme();
-  grid.recolour();
+  recolour();
 }
 
 applyTheme();
@@ -164,10 +175,16 @@ find("theme").addEventListener("click", () => {
   localStorage.setItem(THEME, now === "dark" ? "light" : "dark");
   applyTheme();
 });
-find("search").addEventListener("input", () => grid.filter(find("search").value, only));
-find("search").addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && grid.first) choose(grid.first);
-});
+for (const [place, name] of TABS.entries()) {
+  find(`tab-${name}`).addEventListener("click", () => go(name === "wall" ? "" : `/${name}`));
+  find(`tab-${name}`).addEventListener("keydown", (event) => {
+    const next = { ArrowRight: place + 1, ArrowLeft: place - 1 }[event.key];
+    if (next === undefined) return;
+    const other = find(`tab-${TABS[(next + TABS.length) % TABS.length]}`);
+    other.focus();
+    other.click();
+  });
+}
 find("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   keepToken(find("token").value);
@@ -175,5 +192,5 @@ find("token-form").addEventListener("submit", (event) => {
   find("token-dialog").close();
   feed.restart();
 });
-const named = /^#([\w.-]+)$/.exec(location.hash); // the name of a stream, in a link to it
-if (named) choose(named[1]);
+addEventListener("hashchange", route);
+route();

@@ -1,10 +1,10 @@
-// The tiles at the top: what the service does now, and over the last minutes.
+// The operating figures: what the service does now, and over the last minutes.
 
 import { makeSparkline } from "./charts.js";
 import { find, formatAgo, formatBytes, formatNumber, isNumber, make } from "./dom.js";
+import { explain } from "./words.js";
 
 const POINTS = 180; // seconds that a sparkline shows at most
-const FEWEST = 30; // and at least, also before they have passed
 
 const TILES = [
   {
@@ -44,7 +44,7 @@ export function makeTiles() {
     const spark = makeSparkline(34, tile.lines.length);
     const value = make("p", { class: "value" });
     const under = make("p", { class: "under" });
-    find("tiles").append(make("article", { class: "tile" }, make("h2", { text: tile.title }), value, under, spark.svg));
+    find("tiles").append(make("article", { class: "tile" }, make("h2", {}, tile.title, " ", explain(tile.title.toLowerCase())), value, under, spark.element));
     return { ...tile, spark, valueLine: value, underLine: under, history: tile.lines.map(() => []) };
   });
   return (now, limits, time) => {
@@ -56,7 +56,7 @@ export function makeTiles() {
         tile.history[line].push(read(now));
         if (tile.history[line].length > POINTS) tile.history[line].shift();
       });
-      tile.spark.update(tile.history, Math.max(FEWEST, tile.history[0].length));
+      if (!find("operation").hidden) tile.spark.update(tile.history);
     }
   };
 }

@@ -1,0 +1,349 @@
+"""SqlStore: the states of all streams in tables, whichever database holds them.
+
+The engine alone knows what the texts and bytes mean. A shared store has an epoch for each stream, which a deleted
+stream keeps. Every claim raises it, and a commit names the epochs that it rests on. What rests on an old one is
+refused: another engine serves that stream now. An engine may wrongly believe that a stream is its own, but its changes
+are never written.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import secrets
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from lmr.core.errors import LmrError
+from lmr.service.store.schema import MIGRATIONS, OF_STREAM, VERSION, seal, unseal
+from lmr.service.store.stored_types import (
+    Claim,
+    DamagedText,
+    KeptAnswer,
+    Refusals,
+    StoredEvent,
+    StoredRecord,
+    StoredState,
+    StoreSummary,
+    StreamChange,
+    Transaction,
+)
+
+CLASSES = "classes or prompts"  # the name of their digest in an identity
+GIVEN, NAMES = "classes at the start", "names"  # facts of a store whose classes were changed
+MOST_EVENTS = 10_000  # kept of all streams
+MOST_STEPS = 200  # notes of requests, kept of each stream
+_ID = "(SELECT id FROM streams WHERE name = ?)"
+
+Result = TypeVar("Result")
+
+
+class OtherIdentity(LmrError):
+    """A store holds states of another model, of other classes or of another method: ``stored`` is its own ``name``."""
+
+    def __init__(self, message: str, name: str = "", stored: str = "") -> None:  # defaults: it is pickled on a cluster
+        super().__init__(message)
+        self.name, self.stored = name, stored
+
+
+class Statements(Protocol):
+    """The statements of one transaction, with ``?`` for values."""
+
+    def run(self, query: str, *values: Any) -> list[Any]:
+        """Run a statement; return its rows."""
+
+    def run_many(self, query: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Run a statement once for each row of values."""
+
+
+class SqlStore(abc.ABC):
+    """The tables of ``schema``, as ``StateStore`` describes them.
+
+    ``identity`` names the model, the classes and the method whose states it holds, each under its name in a sentence;
+    a store of another one is refused. ``title`` names the store in messages, without a password.
+    """
+
+    durable = True
+    lock_rows = ""  # what keeps selected rows from changing until the end of the transaction
+
+    def __init__(self, title: str, identity: Mapping[str, str], *, shared: bool) -> None:
+        self.title, self.identity, self.shared = title, dict(identity), shared
+        self.replica = f"{socket.gethostname()}-{secrets.token_hex(2)}"  # tells this engine from others in events
+
+    # A database.
+
+    @abc.abstractmethod
+    def _read(self, query: str, *values: Any) -> list[Any]:
+        """Return the rows of a query, as they were committed."""
+
+    @abc.abstractmethod
+    def _write(self, work: Callable[[Statements], Result]) -> Result:
+        """Run ``work`` in a transaction; again, if the connection was lost and nobody knows what became of it."""
+
+    @abc.abstractmethod
+    def _measure_bytes(self) -> int:
+        """Return the size on the disk."""
+
+    def _announce(self, sql: Statements, numbers: list[int]) -> None:
+        """Tell other engines the numbers of new events."""
+        return
+
+    # Writing.
+
+    def claim(self, stream: str) -> Claim:
+        """Begin to serve a stream, and read it."""
+        if not self.shared:
+            return _read_claim(self._read, stream, 0)
+        return self._write(lambda sql: _read_claim(sql.run, stream, _raise_epoch(sql, stream)))
+
+    def commit(self, transaction: Transaction, keys: int = 64) -> Refusals:
+        """Write a transaction, and return the refused streams."""
+        return self._write(lambda sql: self._commit(sql, transaction, keys))
+
+    def probe(self, size: int) -> None:
+        """Write and remove ``size`` bytes."""
+        self._write(lambda sql: sql.run("INSERT INTO probes VALUES (?)", bytes(max(1, size))))
+        self._write(lambda sql: sql.run("DELETE FROM probes"))
+
+    def follow(self, seconds: float) -> list[StoredEvent]:
+        """Return events of other engines: there are none."""
+        return []
+
+    # Reading: what was committed.
+
+    def read_record(self, stream: str) -> StoredRecord | None:
+        """Return the record of a stream."""
+        found = self._read("SELECT health, change, record FROM streams WHERE name = ?", stream)
+        return _make_record(*found[0]) if found else None
+
+    def read_steps(self, stream: str, seq: int | None = None) -> list[str]:
+        """Return the notes of the last requests, or of one of them."""
+        one, values = ("", []) if seq is None else (" AND seq = ?", [seq])
+        return _unseal_all(
+            self._read(f"SELECT note FROM steps WHERE stream = {_ID}{one} ORDER BY seq", stream, *values)
+        )
+
+    def read_answer(self, stream: str, key: str) -> KeptAnswer | None:
+        """Return the answer that is kept under a key."""
+        found = self._read(f"SELECT digest, content FROM answers WHERE stream = {_ID} AND key = ?", stream, key)
+        return _make_answer(stream, key, *found[0]) if found else None
+
+    def read_events(self, stream: str, limit: int = 100) -> list[str]:
+        """Return the last events of a stream."""
+        query = "SELECT content FROM events WHERE stream = ? ORDER BY number DESC LIMIT ?"
+        return _unseal_all(reversed(self._read(query, stream, limit)))
+
+    def list_records(self, after: str, limit: int) -> list[tuple[str, StoredRecord]]:
+        """Return the names and records of streams in the order of their names."""
+        query = "SELECT name, health, change, record FROM streams WHERE name > ? ORDER BY name LIMIT ?"
+        return [(name, _make_record(*rest)) for name, *rest in self._read(query, after, limit)]
+
+    def read_classes(self) -> list[str] | None:
+        """Return the names of the classes, if they were changed since the store was created."""
+        found = self._read("SELECT value FROM facts WHERE name = ?", NAMES)
+        return json.loads(found[0][0]) if found else None
+
+    def summarise(self) -> StoreSummary:
+        """Count the streams, and measure the store."""
+        found = self._read("SELECT health, COUNT(*), MAX(change) FROM streams GROUP BY health")
+        last = max((change for _, _, change in found), default=0)
+        return StoreSummary({health: count for health, count, _ in found}, last, self._measure_bytes())
+
+    # The transaction of a commit.
+
+    def _commit(self, sql: Statements, transaction: Transaction, keys: int) -> Refusals:
+        refused = self._find_refused(sql, transaction) if self.shared else {}
+        changes = {name: change for name, change in sorted(transaction.streams.items()) if name not in refused}
+        if gone := [(name,) for name, change in changes.items() if change.fresh]:
+            for table in OF_STREAM:
+                sql.run_many(f"DELETE FROM {table} WHERE stream = {_ID}", gone)
+            sql.run_many("DELETE FROM events WHERE stream = ?", gone)
+            sql.run_many("DELETE FROM streams WHERE name = ?", gone)
+        _write_records(sql, changes)
+        kept = {name: change for name, change in changes.items() if change.record is not None}
+        _write_states(sql, {name: change.state for name, change in kept.items() if change.state is not None})
+        _write_steps(sql, kept)
+        _write_answers(sql, kept, keys)
+        if transaction.classes is not None:
+            digest, names = transaction.classes
+            facts = {GIVEN: self.identity.get(CLASSES, ""), CLASSES: digest, NAMES: json.dumps(names)}
+            sql.run_many("DELETE FROM facts WHERE name = ?", [(name,) for name in facts])
+            sql.run_many("INSERT INTO facts VALUES (?, ?)", list(facts.items()))
+        self._write_events(sql, [event for event in transaction.events if event.stream not in refused])
+        return refused
+
+    def _find_refused(self, sql: Statements, transaction: Transaction) -> Refusals:
+        """Return the streams whose changes must not be written; nobody claims or changes the others meanwhile."""
+        names = sorted({*transaction.streams, *transaction.epochs})
+        if not names:
+            return {}
+        query = f"SELECT name, epoch FROM fences WHERE name IN ({_mark(names)}) ORDER BY name{self.lock_rows}"
+        epochs = dict(sql.run(query, *names))
+        refused: Refusals = {name: None for name in names if epochs.get(name) != transaction.epochs.get(name, -1)}
+        sent = [
+            (name, answer.key)
+            for name, change in transaction.streams.items()
+            if name not in refused and not change.fresh
+            for answer in change.answers
+        ]
+        for name, key, digest, content in _find_answers(sql, sent):
+            refused[name] = _make_answer(name, key, digest, content)
+            _raise_epoch(sql, name)  # what was computed on top of the second step is refused too
+        return refused
+
+    def _write_events(self, sql: Statements, events: Sequence[StoredEvent]) -> None:
+        """Write events; one that is there already is left alone, where a commit is made again."""
+        numbers = []
+        for event in events:
+            numbers += sql.run(
+                "INSERT INTO events (stream, content, replica) SELECT ?, ?, ? WHERE NOT EXISTS "
+                "(SELECT 1 FROM events WHERE stream = ? AND content = ? AND replica = ? "
+                "AND number > (SELECT MAX(number) FROM events) - 200) RETURNING number",
+                *(event.stream, seal(event.content), self.replica) * 2,
+            )
+        if numbers:
+            sql.run(
+                "DELETE FROM events WHERE number <= (SELECT number FROM events ORDER BY number DESC LIMIT 1 OFFSET ?)",
+                MOST_EVENTS,
+            )
+            self._announce(sql, [number for (number,) in numbers])
+
+    # A new store, or one from before.
+
+    def _prepare(self, sql: Statements, tables: Collection[str], create: Iterable[str]) -> None:
+        """Create the tables of a new store, upgrade those of an older version, and refuse those of another model."""
+        if not tables:
+            for statement in create:
+                sql.run(statement)
+            facts = {"format": "lmr-store", "version": str(VERSION), **self.identity}
+            sql.run_many("INSERT INTO facts VALUES (?, ?)", list(facts.items()))
+            return
+        stored = dict(sql.run("SELECT name, value FROM facts")) if "facts" in tables else {}
+        if stored.get("format") != "lmr-store":
+            raise LmrError(f"{self.title} is a database, but not a store of lmr; give another --store.")
+        found = int(stored["version"])
+        if not min(MIGRATIONS) - 1 <= found <= VERSION:
+            raise LmrError(
+                f"The store {self.title} has format {found}, this lmr reads {VERSION}; use the lmr that "
+                "wrote it, or give another --store."
+            )
+        for name, value in self.identity.items():
+            if value not in (stored.get(name), stored.get(GIVEN) if name == CLASSES else None):
+                raise OtherIdentity(
+                    f"The store {self.title} holds states of another {name}: {stored.get(name)}, not {value}. Serve "
+                    "that one, or give another --store.",
+                    name,
+                    stored.get(name, ""),
+                )
+        for version in range(found + 1, VERSION + 1):
+            for statement in MIGRATIONS[version]:
+                sql.run(statement)
+            sql.run("UPDATE facts SET value = ? WHERE name = 'version'", str(version))
+
+
+def _mark(values: Sequence[object]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _raise_epoch(sql: Statements, stream: str) -> int:
+    """Return the new epoch of a stream."""
+    query = "INSERT INTO fences VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET epoch = fences.epoch + 1 RETURNING epoch"
+    return int(sql.run(query, stream)[0][0])
+
+
+def _read_claim(read: Callable[..., list[Any]], stream: str, epoch: int) -> Claim:
+    found = read(
+        "SELECT id, health, change, record, watch, content FROM streams LEFT JOIN states ON states.stream = streams.id "
+        "WHERE name = ?",
+        stream,
+    )
+    if not found:
+        return Claim(None, epoch)
+    ((number, health, change, sealed, watch, content),) = found
+    record = _make_record(health, change, sealed)
+    if watch is None:
+        return Claim(record, epoch)
+    text = unseal(watch, content)
+    if text is None:
+        return Claim(record, epoch, damage=f"the state of stream {stream!r} does not have its checksum")
+    parts = dict(read("SELECT name, content FROM parts WHERE stream = ?", number))
+    return Claim(record, epoch, StoredState(content, text, parts))
+
+
+def _find_answers(sql: Statements, sent: Sequence[tuple[str, str]]) -> list[Any]:
+    """Return the kept answers among streams and keys: name, key, digest and content."""
+    if not sent:
+        return []
+    query = (
+        "SELECT streams.name, key, digest, content FROM answers JOIN streams ON streams.id = answers.stream "
+        f"WHERE (streams.name, key) IN (VALUES {', '.join(['(?, ?)'] * len(sent))})"
+    )
+    return sql.run(query, *(value for pair in sent for value in pair))
+
+
+def _make_record(health: object, change: object, sealed: object) -> StoredRecord:
+    return StoredRecord(str(health), change if isinstance(change, int) else 0, unseal(sealed) or "")
+
+
+def _make_answer(stream: str, key: str, digest: str, sealed: object) -> KeptAnswer:
+    content = unseal(sealed)
+    if content is None:  # to apply the request again would be worse
+        raise DamagedText(f"the answer under the key {key!r} of stream {stream!r} does not have its checksum")
+    return KeptAnswer(key, digest, content)
+
+
+def _unseal_all(rows: Iterable[tuple[object]]) -> list[str]:
+    return [text for (sealed,) in rows if (text := unseal(sealed)) is not None]
+
+
+def _write_records(sql: Statements, changes: Mapping[str, StreamChange]) -> None:
+    sql.run_many(
+        "INSERT INTO streams (name, health, change, record) VALUES (?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET "
+        "health = excluded.health, change = excluded.change, record = excluded.record",
+        [
+            (name, change.record.health, change.record.change, seal(change.record.content))
+            for name, change in changes.items()
+            if change.record is not None
+        ],
+    )
+
+
+def _write_states(sql: Statements, states: Mapping[str, StoredState]) -> None:
+    sql.run_many(
+        f"INSERT INTO states VALUES ({_ID}, ?, ?) ON CONFLICT (stream) DO UPDATE SET "
+        "watch = excluded.watch, content = excluded.content",
+        [(name, seal(state.watch, state.content), state.content) for name, state in states.items()],
+    )
+    parts = [(name, part, content) for name, state in states.items() for part, content in state.parts.items()]
+    sql.run_many(
+        f"INSERT INTO parts VALUES ({_ID}, ?, ?) ON CONFLICT (stream, name) DO UPDATE SET content = excluded.content",
+        [row for row in parts if row[2] is not None],
+    )
+    removed = [row[:2] for row in parts if row[2] is None]
+    sql.run_many(f"DELETE FROM parts WHERE stream = {_ID} AND name = ?", removed)
+
+
+def _write_steps(sql: Statements, changes: Mapping[str, StreamChange]) -> None:
+    rows = [(name, seq, seal(note)) for name, change in changes.items() for seq, note in change.steps.items()]
+    sql.run_many(
+        f"INSERT INTO steps VALUES ({_ID}, ?, ?) ON CONFLICT (stream, seq) DO UPDATE SET note = excluded.note", rows
+    )
+    last = [(name, max(change.steps) - MOST_STEPS) for name, change in changes.items() if change.steps]
+    sql.run_many(f"DELETE FROM steps WHERE stream = {_ID} AND seq <= ?", [row for row in last if row[1] > 0])
+
+
+def _write_answers(sql: Statements, changes: Mapping[str, StreamChange], keys: int) -> None:
+    rows = [
+        (name, kept.key, kept.digest, seal(kept.content)) for name, change in changes.items() for kept in change.answers
+    ]
+    sql.run_many(
+        f"INSERT INTO answers (stream, key, digest, content) VALUES ({_ID}, ?, ?, ?) "
+        "ON CONFLICT (stream, key) DO UPDATE SET digest = excluded.digest, content = excluded.content",
+        rows,
+    )
+    sql.run_many(
+        f"DELETE FROM answers WHERE stream = {_ID} AND number <= "
+        f"(SELECT number FROM answers WHERE stream = {_ID} ORDER BY number DESC LIMIT 1 OFFSET ?)",
+        [(name, name, keys) for name in dict.fromkeys(row[0] for row in rows)],
+    )
