@@ -158,7 +158,7 @@ def test_prior_becomes_an_argument_of_the_method(tmp_path: Path) -> None:
         ("steady(prior='uniform')", "history", "given twice"),
         ("steady", "shares.csv", "and there is no such file"),
         ("steady", "", "got '', and there is no such file"),
-        ("steady", "cars=0.5", "Did you mean 'car'"),
+        ("steady", "cars=0.5", "did you mean 'car'"),
         ("steady", "car=0.8,dog=0.5", "sum of at most 1, got 1.3"),
         ("steady", "car=much", "Expected a class name and its share in 'car=much', got 'car,much'"),
         ("steady", "car=0.1,car=0.2", "got two for 'car'"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 AnyPath = str | os.PathLike[str]
 Prompts = Sequence[str] | Mapping[str, Sequence[str]] | AnyPath
 DType = Literal["float32", "bfloat16", "float16"]
-NO_STATE = "none"  # as a folder: states are kept in memory alone
+ExportFormat = Literal["transformers", "onnx"]
 DEFAULT_MODEL = "photo"  # of lmr.models.catalog, whose package is slow to import
 
 
@@ -85,11 +85,13 @@ class ExportOptions:
     method: str | None = None  # only for a method in a file of your own; other states name their method
     stream: int | None = None  # the stream to export, from 0 on, where the state holds several
     overwrite: bool = False  # replace --out if it is an earlier export (default: refuse to)
+    format: ExportFormat = "transformers"
+    """a folder for transformers, or one file for onnxruntime and other runtimes of ONNX"""
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where a service listens, the token of its clients, the folder of its store, and its log."""
+    """Where a service listens, the token of its clients, its store, and its log."""
 
     host: str = "127.0.0.1"
     """the address to listen on; one that other machines reach, such as 0.0.0.0, needs --token-file (default: 127.0.0.1,
@@ -97,8 +99,12 @@ class ServerOptions:
     port: int = 8080  # the port; 0 takes a free one
     token_file: AnyPath | None = None
     """a file with a secret text; requests must have it in the header 'Authorization: Bearer ...'"""
-    state_dir: AnyPath = NO_STATE
-    """the folder that keeps the states; 'none' keeps them in memory, and they end with the service"""
+    store: str = "none"
+    """what keeps the states: sqlite:FILE for one service, postgresql://USER@HOST/DATABASE for any number of replicas
+    (several databases, with commas between them, share the streams), none for memory, which ends with the service"""
+    mqtt: str | None = None
+    """publish every answer to this broker, with discovery for Home Assistant: mqtt://host, or
+    mqtts://user:password@host:port/prefix; needs pip install 'lmr[mqtt]'"""
     log_level: Literal["info", "warning", "error"] = "info"
     """the log, JSON lines on standard error; info has a line for every request (default: info; with --demo:
     warning)"""

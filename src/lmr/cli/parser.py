@@ -26,9 +26,10 @@ USE, RESEARCH, SYSTEM = "use", "research", "system"
 COMMANDS = {
     "demo": Command(USE, "see a small model lose accuracy and regain it by adapting"),
     "predict": Command(USE, "label a folder of images while adapting to it"),
+    "check": Command(USE, "see on labelled images whether adapting helps"),
     "serve": Command(USE, "serve a classifier that adapts to many streams, over HTTP"),
     "camera": Command(USE, "send the frames of a camera, a video or a folder to the service"),
-    "export": Command(USE, "write an adapted model for transformers, to run without lmr"),
+    "export": Command(USE, "write an adapted model for transformers or ONNX, to run without lmr"),
     "bench": Command(RESEARCH, "run methods on benchmarks; resumes if interrupted"),
     "report": Command(RESEARCH, "make tables, figures and a web page from finished runs"),
     "reproduce": Command(RESEARCH, "run a table of the paper and compare it with the published one"),
@@ -47,6 +48,7 @@ examples:
   lmr demo                                                    see what it does, in about two minutes
   lmr predict photos --labels "cat,dog,ship,truck"            label a folder with the model that comes with lmr
   lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --out photos.jsonl
+  lmr check labelled                                          does adapting help on my images?
   lmr serve --labels names.txt                                a service over HTTP, with a live page
   lmr doctor openai/clip-vit-base-patch16                     describe and check a model
   lmr cost --random ViT-B-16 --batch-size 16                  the cost of a step on this machine

@@ -17,6 +17,8 @@ Labels are never used. To resume a run that was stopped, give the same command a
 
 EXAMPLES = """\
 examples:
+  which learning rate for my camera? the method's own, a third of it, three and ten times it:
+    lmr tune photos --labels "cat,dog,ship,truck"
   which learning rate and width for my camera?
     lmr tune photos --labels "cat,dog,ship,truck" --over "lr=3e-4,1e-3,3e-3" "delta=0.02,0.03,0.05"
   another method, with CLIP:
@@ -39,7 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--labels", metavar="FILE|A,B,C", help="for a folder: the class names, as for lmr predict")
     add("--method", default="lmr", metavar="SPEC", help="the method whose values are tried (default: %(default)s)")
     add("--over", nargs="+", default=[], metavar="KEY=A,B", help='the values to try, such as "lr=3e-4,1e-3,3e-3": all '
-        "combinations, and the method as it is (default for a plan: its methods)")  # fmt: skip
+        "combinations, and the method as it is (default: 0.3, 3 and 10 times its learning rate; for a plan: its "
+        "methods)")  # fmt: skip
     add("--model", metavar="MODEL", help=MODEL_HELP.replace("%(default)s", DEFAULT_MODEL))
     add_prompt_options(parser)
     add("--batch-size", type=int, metavar="N", help="images per step (default: 64, or what the plan says)")

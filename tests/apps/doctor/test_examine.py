@@ -294,7 +294,7 @@ def test_failed_check_is_exit_code_one(capsys: pytest.CaptureFixture[str], monke
         (["pocket", "--batch-size", "0"], "batch size of at least 1, got 0"),
         (["pocket", "--labels", "nowhere.txt"], "got 'nowhere.txt', and there is no such file"),
         (["pocket", "--labels", "cat,dog"], "give --labels with words it knows"),
-        (["--labels", "red star,blue ring"], "The photo model does not know the word 'red'"),
+        (["--labels", "red star,blue ring"], "The photo model does not know 'red star'"),
         (["--images", "0"], "number of images of at least 1, got 0"),
         (["pocket", "--prompts", "nowhere.json"], "no file of prompts 'nowhere.json'"),
     ],

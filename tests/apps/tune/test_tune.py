@@ -65,6 +65,13 @@ def test_a_folder_is_scored(photos: Path, tmp_path: Path) -> None:
     assert {path.suffix for path in (tmp_path / "out" / "streams").iterdir()} == {".json"}
 
 
+def test_without_values_the_learning_rate_is_varied(photos: Path) -> None:
+    (source,) = open_photos(photos, over=[], method="tent(lr=1e-4)")
+    assert [one.lr for one in source.create_methods()] == [1e-4, 3e-5, 3e-4, 1e-3]
+    with pytest.raises(lmr.LmrError, match=r"tda has no learning rate to vary; give the values to try, as in --over"):
+        open_photos(photos, over=[], method="tda")
+
+
 def test_the_same_command_again_resumes(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tune_images(open_photos(photos), tmp_path / "whole")
     take = Trials._take
@@ -182,7 +189,6 @@ def test_plans_are_told_from_folders(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ("options", "message"),
     [
         ({"labels": None}, "--labels"),
-        ({"over": []}, "--over"),
         ({"over": ["rate=1"]}, "no argument 'rate'"),
         ({"over": ["lr=1e-3"]}, "nothing to choose from"),
         ({"batch_size": 0}, "batch size of at least 1"),

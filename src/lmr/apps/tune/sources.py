@@ -29,6 +29,7 @@ from lmr.models.catalog import DEFAULT_MODEL
 from lmr.version import RESULTS_VERSION
 
 BATCH_SIZE, FOLDER_IMAGES = 64, 2000  # by default
+GRID = (0.3, 3.0, 10.0)  # times the learning rate, beside the method as it is
 TUNE_VERSION = 1  # of what scores mean; finished scores of another one are measured again
 
 
@@ -64,8 +65,9 @@ def open_sources(
 ) -> list[TuneSource]:
     """Open folders and image files with class names ``labels``; or one plan, whose streams are separate sources.
 
-    The entries are the method as it is and with all values ``over``, such as "lr=3e-4,1e-3"; for a plan without
-    ``over``, its methods. ``loading`` are the arguments of ModelOptions.
+    The entries are the method as it is and with all values ``over``, such as "lr=3e-4,1e-3". Without ``over`` these are
+    the methods of a plan, and for a folder the multiples ``GRID`` of the learning rate. ``loading`` are the arguments
+    of ModelOptions.
     """
     for what, number in (("batch size", batch_size), ("number of images", images)):
         if number is not None and (not isinstance(number, int) or number < 1):
@@ -81,8 +83,6 @@ def open_sources(
         return open_plan(plan, changes | ({"methods": list_entries(method, over)} if over else {}), root)
     if labels is None:
         raise LmrError("Give the class names: --labels a,b,c, or a file with one per line.")
-    if not over:
-        raise LmrError('Give the values to try: --over "lr=3e-4,1e-3,3e-3".')
     return [
         open_folder(
             sources,
@@ -185,7 +185,8 @@ def open_folder(
     def create_methods() -> list[AnyMethod]:
         if file is not None and load_method_file(file) != digest:
             raise LmrError(f"The method file {file!r} was changed after its scores were looked for; start again.")
-        made: list[AnyMethod] = [create_suited(one, classifier) for one in list_entries(method, over)]
+        values = over or _choose_grid(create_suited(method, classifier))
+        made: list[AnyMethod] = [create_suited(one, classifier) for one in list_entries(method, values)]
         return list({one.spec: one for one in reversed(made)}.values())[::-1]  # of equal ones the first
 
     specs = [one.spec for one in create_methods()]
@@ -203,6 +204,16 @@ def open_folder(
     name = os.fspath(sources[0]) if len(sources) == 1 else f"{len(sources)} sources"
     key = make_key([json.dumps(facts), json.dumps(options.note())])
     return TuneSource(name, key, len(paths), create_methods, read, paths)
+
+
+def _choose_grid(method: AnyMethod) -> list[str]:
+    """Return the learning rates to try where no values are given."""
+    rate = getattr(method, "lr", None)
+    if not isinstance(rate, float) or not rate:
+        raise LmrError(
+            f'{method.name} has no learning rate to vary; give the values to try, as in --over "lr=3e-4,1e-3,3e-3".'
+        )
+    return ["lr=" + ",".join(f"{factor * rate:.3g}" for factor in GRID)]
 
 
 def make_key(parts: Sequence[str]) -> str:
