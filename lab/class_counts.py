@@ -16,7 +16,7 @@ import pandas as pd
 from lab.command import build_parser, run_command
 from lmr.bench.running.row import Row
 from lmr.core.registry import find_method
-from lmr.data.dataset import BEFORE_COUNT
+from lmr.data.dataset import BEFORE_CHOICE
 from lmr.report.drawing import OURS, Drawing, label_ends, render, style_lines
 from lmr.report.figures import mark_values, plot_lines, widen
 from lmr.report.groups import RunGroup, Setting, Settings, find_common, gather
@@ -92,7 +92,7 @@ def _list_class_gains(setting: Setting, groups: Sequence[RunGroup]) -> list[dict
     Digests of data and prompts say nothing about those of other classes, so each dataset has its own choice of them.
     """
     found: dict[tuple[Any, ...], dict[tuple[Any, ...], list[dict[str, Any]]]] = {}
-    whole = replace(setting, dataset=setting.dataset.partition(BEFORE_COUNT)[0])
+    whole = replace(setting, dataset=setting.dataset.partition(BEFORE_CHOICE)[0])
     for one in groups:
         row, values = one.first, describe_class_values(one.first) if one.watch is None else ""
         bases = (o for o in groups if o.kind is LineKind.BASELINE and o.first.images == row.images)

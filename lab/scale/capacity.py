@@ -12,7 +12,7 @@ from lab.scale.hash_ring import HashRing
 from lab.scale.options import ScaleOptions
 from lab.scale.sized_method import SizedMethod, size_method
 from lmr.service.engine.scheduler import Scheduler
-from lmr.service.store.store import Store
+from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.stored_types import StoredRecord, StoredState, StreamChange, Transaction
 
 SPARSE = 10  # with sparse snapshots, every n-th step is written
@@ -180,9 +180,9 @@ def measure_commit_bytes(state_bytes: int) -> float:
     with tempfile.TemporaryDirectory(prefix="lmr-scale-") as folder:
         path = Path(folder) / "streams.sqlite"
         for seq in range(COMMITS):  # each but the first replaces the states of the one before
-            store = Store(path, {})
+            store = SqliteStore(path, {})
             try:
-                store.commit(_make_commit(state_bytes, seq))
+                store.commit(make_commit(state_bytes, seq))
                 logs.append(path.with_name(path.name + "-wal").stat().st_size)
             finally:
                 store.close()  # empties the log
@@ -190,7 +190,8 @@ def measure_commit_bytes(state_bytes: int) -> float:
     return pages * (_FRAME + _PAGE) / COMMIT_STREAMS
 
 
-def _make_commit(state_bytes: int, seq: int) -> Transaction:
+def make_commit(state_bytes: int, seq: int) -> Transaction:
+    """Return a transaction with a state of this size, a record and a note for each of a few streams."""
     commit = Transaction()
     for number in range(COMMIT_STREAMS):
         state = StoredState(bytes([seq]) * state_bytes)
