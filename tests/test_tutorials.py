@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import math
 import re
 import shlex
@@ -103,6 +104,23 @@ def test_pages_are_there_and_have_code_commands_and_outputs() -> None:
     assert PAGES == ["benchmark", "from-tent", "method", "photographs"]
     for name in PAGES:
         assert {"python", "bash", "text"} <= {block.language for block in find_blocks(name)}, name
+
+
+def test_notebook_runs_and_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    figures: list[int] = []
+    monkeypatch.setattr(pyplot, "show", lambda: figures.extend(pyplot.get_fignums()) or pyplot.close("all"))
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(json.loads((FOLDER / "quickstart.ipynb").read_text(encoding="utf-8"))["cells"]):
+        if cell["cell_type"] == "code":
+            block = Block(f"quickstart.ipynb, cell {number}", "python", None, "".join(cell["source"]))
+            printed = run_block(block, names)
+            shown = "".join("".join(output["text"]) for output in cell["outputs"] if output["output_type"] == "stream")
+            assert agree(shown, printed), f"cell {number} shows\n\n{shown}\nbut it is\n\n{printed}"
+            pictures = sum("image/png" in output.get("data", {}) for output in cell["outputs"])
+            assert pictures == len(figures)
+            figures.clear()
 
 
 @pytest.mark.parametrize(
