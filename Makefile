@@ -8,7 +8,7 @@ READY := $(VENV)/ready
 CLUSTERED := $(VENV)/clustered
 INSTALL := -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo serve-demo test test-ray docs wheel-test format clean
+.PHONY: demo serve-demo test test-ray coverage docs wheel-test format clean
 
 demo: $(INSTALLED)
 	$(BIN)/lmr demo
@@ -25,6 +25,10 @@ test: $(READY)
 # Tests that start Ray clusters on this machine. One at a time: a cluster fills the cores.
 test-ray: $(CLUSTERED)
 	$(BIN)/pytest tests/cluster tests/lab/test_ray_cost.py
+
+# Which lines the tests run; processes that tests start are not counted.
+coverage: $(READY)
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not ray' --cov lmr --cov-report term:skip-covered
 
 docs: $(READY)
 	$(BIN)/mkdocs build --quiet --strict

@@ -19,6 +19,7 @@ import hypothesis
 import pytest
 import torch
 
+from lab.load.postgres_server import MISSING, PostgresServer
 from lmr.core import registry
 from lmr.models import embedded
 from tiny_models import ASSETS, make_file
@@ -31,6 +32,27 @@ atexit.register(shutil.rmtree, os.environ["LMR_CACHE"], ignore_errors=True)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden.json anew, on purpose")
+
+
+# Folders and files whose tests start and kill real programs, or wait for sockets and browsers. A loaded machine can
+# delay these past their limits, so each has one more try, which the summary names. Every other test fails at once.
+DEPEND_ON_THE_MACHINE = {
+    "tests/service": "servers, databases and browsers in processes of their own",
+    "tests/cluster": "Ray clusters whose workers are killed",
+    "tests/lab/load": "servers under load that are killed",
+    "tests/lab/test_ray_cost.py": "Ray clusters",
+    "tests/apps": "commands that are stopped, and cameras that reconnect",
+    "tests/bench/running": "benches that are killed and resumed",
+    "tests/test_service_page.py": "a server in a process of its own",
+    "tests/test_deployment.py": "nginx and several servers",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        place = item.nodeid.split("::")[0]
+        if any(place == name or place.startswith(f"{name}/") for name in DEPEND_ON_THE_MACHINE):
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_collection_finish() -> None:
@@ -47,6 +69,16 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(embedded, "ASSETS", folder)
         yield
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for all tests of this process; it need not survive a power cut."""
+    if MISSING:
+        pytest.skip(MISSING)
+    server = PostgresServer("fsync=off", "full_page_writes=off")
+    yield server
+    server.remove()
 
 
 @pytest.fixture
