@@ -401,11 +401,12 @@ class Method(Saved):
 
     def _replace(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:
         """Make these tensors the state of the streams ``rows``."""
+        device = self.classifier.device
         for key, value in tensors.items():
             if self.streams == 1:
-                self.state[key] = value.detach().to(self.classifier.device)
+                self.state[key] = value.detach().to(device)
             else:
-                self.state[key][rows] = value.to(self.classifier.device)
+                self.state[key][rows] = value.to(device)
 
     def _count_predictions(self, answer: Prediction, batch: Streams) -> None:
         finite = answer.logits.isfinite().all(1)
