@@ -10,8 +10,7 @@ from lmr.cli.shared_options import MODEL_HELP, add_model_options, add_prompt_opt
 DESCRIPTION = """\
 Choose a method's arguments without labels. Every combination of values is an entry, and all entries adapt to the same
 unlabelled images in one pass. Several label-free criteria score the answers (entropy, diversity, mutual information,
-consistency under a mild change, soft neighbourhood density, agreement with the frozen model), and a fixed rule
-recommends one entry.
+agreement with the frozen model), and a fixed rule recommends one entry.
 
 Labels are never used. To resume a run that was stopped, give the same command again."""
 

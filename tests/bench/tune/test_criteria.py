@@ -10,61 +10,43 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from lmr.bench.tune import criteria
-from lmr.bench.tune.criteria import CRITERIA, Evidence, choose_best, copy_mildly, measure_overlap, recommend
+from lmr.bench.tune.criteria import CRITERIA, Evidence, choose_best, recommend
 
 Array = NDArray[np.float64]
 
 
 def make_evidence(images: int = 40, classes: int = 7, seed: int = 0, sharp: float = 3.0) -> Evidence:
     random = torch.Generator().manual_seed(seed)
-    first, second, frozen = ((sharp * torch.randn(images, classes, generator=random)).softmax(1) for _ in range(3))
-    return Evidence(first, measure_overlap(first, second), frozen)
+    return Evidence(*((sharp * torch.randn(images, classes, generator=random)).softmax(1) for _ in range(2)))
 
 
 def entropy(p: Array) -> float:
     return -sum(float(x) * math.log(float(x)) for x in p if x > 0)
 
 
-def by_entropy(p: Array, overlaps: Array, frozen: Array) -> float:
+def by_entropy(p: Array, frozen: Array) -> float:
     return -float(np.mean([entropy(row) for row in p]))
 
 
-def by_diversity(p: Array, overlaps: Array, frozen: Array) -> float:
+def by_diversity(p: Array, frozen: Array) -> float:
     return entropy(p.mean(0))
 
 
-def by_information(p: Array, overlaps: Array, frozen: Array) -> float:
+def by_information(p: Array, frozen: Array) -> float:
     """As a Kullback-Leibler divergence from the mean answer."""
     mean = p.mean(0)
     return float(np.mean([(row * np.log(row / mean)).sum() for row in p]))
 
 
-def by_consistency(p: Array, overlaps: Array, frozen: Array) -> float:
-    return float(np.mean(overlaps))
-
-
-def by_density(p: Array, overlaps: Array, frozen: Array) -> float:
-    """Saito et al. 2021, equations 2 to 4: softmax over the cosines with all other answers, and its entropy."""
-    total = 0.0
-    for i, row in enumerate(p):
-        cosines = [row @ other / (np.linalg.norm(row) * np.linalg.norm(other)) for j, other in enumerate(p) if j != i]
-        weights = np.exp(np.array(cosines) / 0.05)
-        total += entropy(weights / weights.sum())
-    return total / len(p)
-
-
-def by_agreement(p: Array, overlaps: Array, frozen: Array) -> float:
+def by_agreement(p: Array, frozen: Array) -> float:
     order = sorted(range(len(p)), key=lambda k: -float(frozen[k].max()))[: round(len(p) / 4)]
     return float(np.mean([p[k].argmax() == frozen[k].argmax() for k in order]))
 
 
-REFERENCES: dict[str, Callable[[Array, Array, Array], float]] = {
+REFERENCES: dict[str, Callable[[Array, Array], float]] = {
     "entropy": by_entropy,
     "diversity": by_diversity,
     "information": by_information,
-    "consistency": by_consistency,
-    "density": by_density,
     "agreement": by_agreement,
 }
 
@@ -73,51 +55,24 @@ REFERENCES: dict[str, Callable[[Array, Array, Array], float]] = {
 @pytest.mark.parametrize("seed", range(3))
 def test_criteria_are_those_of_the_reference(name: str, seed: int) -> None:
     evidence = make_evidence(seed=seed)
-    arrays = (part.double().numpy() for part in (evidence.probabilities, evidence.overlaps, evidence.frozen))
+    arrays = (part.double().numpy() for part in (evidence.probabilities, evidence.frozen))
     assert CRITERIA[name](evidence) == pytest.approx(REFERENCES[name](*arrays), rel=1e-5)
 
 
-def test_overlap_is_what_is_left_of_the_distance() -> None:
-    first, second = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([[0.2, 0.3, 0.5], [0.0, 1.0, 0.0]])
-    expected = 1 - 0.5 * (first - second).abs().sum(1)
-    torch.testing.assert_close(measure_overlap(first, second), expected)
-
-
-@pytest.mark.parametrize("size", [32, 224, 5])
-def test_copies_are_mirrored_and_shifted(size: int) -> None:
-    images = torch.randn(2, 3, size, size + 2)
-    copies = copy_mildly(images)
-    down, right = max(1, size // 16), max(1, (size + 2) // 16)
-    expected = np.empty(images.shape, np.float32)
-    for y in range(size):
-        for x in range(size + 2):
-            column = size + 1 - max(x - right, 0)
-            expected[:, :, y, x] = images[:, :, max(y - down, 0), column].numpy()
-    np.testing.assert_array_equal(copies.numpy(), expected)
-
-
 def test_a_collapse_is_seen() -> None:
-    """All images in one class: certain and consistent, but with no information."""
+    """All images in one class: certain, but with no information."""
     good = torch.eye(4).repeat(8, 1) * 0.96 + 0.01
     collapsed = good[:1].expand(32, 4)
-    overlaps = torch.full((32,), 0.9)
-    one, other = Evidence(good, overlaps, good), Evidence(collapsed, overlaps, good)
+    one, other = Evidence(good, good), Evidence(collapsed, good)
     assert CRITERIA["entropy"](one) == pytest.approx(CRITERIA["entropy"](other))
     for name in ("diversity", "information", "agreement"):
         assert CRITERIA[name](one) > CRITERIA[name](other) + 0.1
 
 
-def test_density_looks_at_a_part_of_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    evidence = make_evidence(50)
-    monkeypatch.setattr(criteria, "NEIGHBOURS", 10)
-    part = Evidence(evidence.probabilities[::5], evidence.overlaps[::5], evidence.frozen[::5])
-    assert CRITERIA["density"](evidence) == pytest.approx(CRITERIA["density"](part))
-
-
 def test_an_answer_that_is_not_finite_gives_no_score() -> None:
     evidence = make_evidence()
     evidence.probabilities[3] = math.nan
-    for name in ("entropy", "diversity", "information", "density"):
+    for name in ("entropy", "diversity", "information"):
         assert math.isnan(CRITERIA[name](evidence))
 
 

@@ -30,7 +30,7 @@ from lmr.version import RESULTS_VERSION
 
 BATCH_SIZE, FOLDER_IMAGES = 64, 2000  # by default
 GRID = (0.3, 3.0, 10.0)  # times the learning rate, beside the method as it is
-TUNE_VERSION = 1  # of what scores mean; finished scores of another one are measured again
+TUNE_VERSION = 2  # of what scores mean; finished scores of another one are measured again
 
 
 @dataclass(frozen=True)

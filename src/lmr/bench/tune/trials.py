@@ -1,7 +1,7 @@
 """Trials: several entries adapt to the same images in one pass, and what they answer is kept.
 
-Every batch is prepared once. The frozen model answers it once, every entry adapts on it and answers it, and then
-answers mildly changed copies without adapting. Labels are not part of anything here.
+Every batch is prepared once. The frozen model answers it once, and every entry adapts on it and answers it. Labels are
+not part of anything here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lmr.bench.inputs import AnyMethod
-from lmr.bench.tune.criteria import CRITERIA, Evidence, copy_mildly, measure_overlap
+from lmr.bench.tune.criteria import CRITERIA, Evidence
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.registry import split_address
@@ -42,14 +42,6 @@ class Trial:
 
     method: AnyMethod
     probabilities: list[Tensor] = field(default_factory=list)
-    overlaps: list[Tensor] = field(default_factory=list)
-
-    def take(self, images: Tensor, copies: Tensor) -> None:
-        """Adapt on a batch and answer it and its copies."""
-        answer = self.method.step(images).probabilities
-        copied = self.method.predict(copies).probabilities
-        self.probabilities.append(answer.float().cpu())
-        self.overlaps.append(measure_overlap(answer, copied).float().cpu())
 
 
 class Trials:
@@ -89,7 +81,7 @@ class Trials:
     def collect(self) -> list[Evidence]:
         """Return the answers of every entry."""
         frozen = torch.cat(self.frozen)
-        return [Evidence(torch.cat(trial.probabilities), torch.cat(trial.overlaps), frozen) for trial in self.trials]
+        return [Evidence(torch.cat(trial.probabilities), frozen) for trial in self.trials]
 
     def score(self) -> list[dict[str, float]]:
         """Return the scores of every entry, by criterion."""
@@ -103,14 +95,10 @@ class Trials:
     def _take(self, batch: TrialBatch) -> None:
         self._within = True
         if batch.places:
-            if batch.images.ndim != 4:
-                raise LmrError(f"Expected images [B, 3, H, W] to mirror and shift, got {list(batch.images.shape)}.")
-            copies = copy_mildly(batch.images)
             with torch.no_grad():
-                features = self.classifier.features(batch.images)
-                frozen = self.classifier.logits(self.classifier.cosines(features)).softmax(1)
+                frozen = self.classifier(batch.images).softmax(1)
             for trial in self.trials:
-                trial.take(batch.images, copies)
+                trial.probabilities.append(trial.method.step(batch.images).probabilities.float().cpu())
             self.frozen.append(frozen.float().cpu())
             self.places = torch.cat([self.places, torch.tensor(batch.places)])
         self.batches += 1
@@ -123,7 +111,6 @@ class Trials:
         facts = {"key": self.key, "batches": str(self.batches)}
         for number, trial in enumerate(self.trials):
             tensors[f"{number}.probabilities"] = torch.cat(trial.probabilities)
-            tensors[f"{number}.overlaps"] = torch.cat(trial.overlaps)
             state = trial.method.state_dict()
             tensors |= {f"{number}.state.{key}": value for key, value in state.pop("tensors").items()}
             facts |= {f"{number}.state.{key}": str(value) for key, value in state.items()}
@@ -151,10 +138,9 @@ class Trials:
             texts = {key.removeprefix(start): value for key, value in facts.items() if key.startswith(start)}
             trial.method.load_state_dict({**texts, "tensors": own})
             trial.probabilities = [tensors[f"{number}.probabilities"]]
-            trial.overlaps = [tensors[f"{number}.overlaps"]]
         self.frozen, self.places = [tensors["frozen"]], tensors["places"]
         self.batches = int(batches)
-        counts = {len(part) for trial in self.trials for part in (*trial.probabilities, *trial.overlaps)}
+        counts = {len(part) for trial in self.trials for part in trial.probabilities}
         if counts | {len(self.frozen[0])} != {len(self.places)}:
             raise LmrError(f"The answers in {str(self.path)!r} are not of the same images.")
 
@@ -163,7 +149,7 @@ class Trials:
         for trial in self.trials:
             method = trial.method
             (method.forget if isinstance(method, Watched) else method.reset)()  # a reset would stay as an event
-            trial.probabilities, trial.overlaps = [], []
+            trial.probabilities = []
 
 
 def read_values(text: str) -> tuple[str, tuple[Any, ...]]:
