@@ -13,6 +13,10 @@ from lmr.bench.running.row import Row
 from lmr.bench.running.view import Clock, View, describe_left
 
 
+def list_texts(view: View) -> list[str]:
+    return [task.description for task in view.progress.tasks]
+
+
 def make_tasks() -> list[Task]:
     table = {
         "methods": ["zeroshot", "lmr"],
@@ -119,10 +123,10 @@ def test_bar_of_a_run_that_lost_its_worker_is_taken_away(monkeypatch: pytest.Mon
     view.advance(0, tasks[0], 50)
     view.advance(1, tasks[1], 50)
     view.log("A run starts again from its checkpoint.", tasks[0])
-    assert [text for text in view.bars.texts if "node0" in text] == []
+    assert [text for text in list_texts(view) if "node0" in text] == []
     view.advance(0, tasks[2], 10)  # the member that came in its place does something else
     view.advance(2, tasks[1], 20)  # and this one was taken over without a message
-    assert sorted(text.split()[0] for text in view.bars.texts[1:]) == ["node0", "node2"]
+    assert sorted(text.split()[0] for text in list_texts(view)[1:]) == ["node0", "node2"]
     view.fail(-1, tasks[3], "No node can run it.")  # nobody's failure: the bars stay
-    assert len(view.bars.texts) == 3
+    assert len(list_texts(view)) == 3
     view.close()

@@ -14,48 +14,6 @@ from lmr.bench.plans.task import Task
 from lmr.bench.running.row import Row
 
 
-class Bars:
-    """Progress bars at the end of a terminal, below lines that stay; where there is no terminal, only these lines.
-
-    The first bar is that of the whole work; the others come and go by their keys.
-    """
-
-    def __init__(self, screen: TextIO) -> None:
-        console = Console(file=screen, highlight=False, markup=False)
-        self.shown = console.is_terminal and not console.is_dumb_terminal
-        columns = (BarColumn(20), TextColumn("{task.description}", markup=False))
-        self._progress = Progress(
-            *columns, console=console, transient=True, disable=not self.shown, redirect_stdout=False,
-            redirect_stderr=False, refresh_per_second=5,
-        )  # fmt: skip
-        self._bars: dict[object, TaskID] = {}
-        self._progress.start()
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts beside the bars, from top to bottom."""
-        return [task.description for task in self._progress.tasks]
-
-    def update(self, key: object, share: float, text: str) -> None:
-        """Show that a share of the work called ``key`` is done."""
-        if key not in self._bars:
-            self._bars[key] = self._progress.add_task(text, total=1.0)
-        self._progress.update(self._bars[key], completed=share, description=text)
-
-    def remove(self, key: object) -> None:
-        """Remove a bar, if it is there."""
-        if key in self._bars:
-            self._progress.remove_task(self._bars.pop(key))
-
-    def write(self, line: str) -> None:
-        """Write a line that stays, above the bars."""
-        self._progress.console.print(line, soft_wrap=True)
-
-    def close(self) -> None:
-        """Remove the bars from the terminal."""
-        self._progress.stop()
-
-
 class Clock:
     """Estimates how long the remaining runs will take, from the time per image of each method so far."""
 
@@ -94,7 +52,7 @@ def _kind(task: Task) -> tuple[str, ...]:
 
 
 class View:
-    """The progress of a bench on a screen.
+    """The progress of a bench on a screen: bars at the end of a terminal, below lines that stay; else only these lines.
 
     Args:
         tasks: The runs that are left.
@@ -118,7 +76,14 @@ class View:
         self.total, self.finished, self.failed = len(tasks) + finished, finished, 0
         self.clock = Clock(tasks, workers)
         self.starts: dict[str, float] = {}
-        self.bars = Bars(screen or sys.stderr)
+        console = Console(file=screen or sys.stderr, highlight=False, markup=False)
+        self.on_terminal = console.is_terminal and not console.is_dumb_terminal
+        self.progress = Progress(
+            BarColumn(20), TextColumn("{task.description}", markup=False), console=console, transient=True,
+            disable=not self.on_terminal, redirect_stdout=False, redirect_stderr=False, refresh_per_second=5,
+        )  # fmt: skip
+        self._bars: dict[str, TaskID] = {}  # by run; that of the whole work comes first, without a run
+        self.progress.start()
         self._show_total()
 
     def advance(self, worker: int, task: Task, images: int) -> None:
@@ -127,7 +92,7 @@ class View:
         self.starts.setdefault(task.run, now)
         self.clock.advance(task, images, now)
         self._show_total()
-        self.bars.update(task.run, images / task.images, f"{self._name_place(worker)}{describe_task(task)}")
+        self._show(task.run, images / task.images, f"{self._name_place(worker)}{describe_task(task)}")
 
     def finish(self, worker: int, task: Task, row: Row) -> None:
         """Show that a run has its row."""
@@ -145,23 +110,23 @@ class View:
     def log(self, message: str, task: Task | None = None) -> None:
         """Show a message. A task that it is about may have lost its worker; its bar returns with its next images."""
         if task is not None:
-            self.bars.remove(task.run)
-        self.bars.write(f"lmr: {message}")
+            self._remove(task.run)
+        self._write(f"lmr: {message}")
 
     def close(self) -> None:
         """Remove the bars from the terminal."""
-        self.bars.close()
+        self.progress.stop()
 
     def _end(self, worker: int, task: Task, result: str, quiet: bool = False) -> None:
         self.clock.end(task)
-        self.bars.remove(task.run)
+        self._remove(task.run)
         self._show_total()
         if quiet:
             return
-        left = f"  ({describe_left(self.clock.estimate())})" if self.clock.left and not self.bars.shown else ""
+        left = f"  ({describe_left(self.clock.estimate())})" if self.clock.left and not self.on_terminal else ""
         width = len(str(self.total))
         count = f"[{self.finished + self.failed:{width}}/{self.total}]"
-        self.bars.write(f"{count} {self._name_place(worker)}{describe_task(task)}  {result}{left}")
+        self._write(f"{count} {self._name_place(worker)}{describe_task(task)}  {result}{left}")
 
     def _name_place(self, worker: int) -> str:
         place = self.describe_place(worker)
@@ -171,7 +136,19 @@ class View:
         done = self.finished + self.failed
         failed = f", {self.failed} failed" if self.failed else ""
         text = f"{done} of {self.total} runs{failed}, {describe_left(self.clock.estimate())}"
-        self.bars.update("", done / max(1, self.total), text)
+        self._show("", done / max(1, self.total), text)
+
+    def _show(self, run: str, share: float, text: str) -> None:
+        if run not in self._bars:
+            self._bars[run] = self.progress.add_task(text, total=1.0)
+        self.progress.update(self._bars[run], completed=share, description=text)
+
+    def _remove(self, run: str) -> None:
+        if run in self._bars:
+            self.progress.remove_task(self._bars.pop(run))
+
+    def _write(self, line: str) -> None:
+        self.progress.console.print(line, soft_wrap=True)
 
 
 def describe_task(task: Task) -> str:
