@@ -9,15 +9,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
-import importlib.util
 import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType
+from types import ModuleType
 from typing import Any, TypeVar, dataclass_transform
 
 from lmr.core.card import Card
@@ -193,19 +191,6 @@ def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
-class _ContentLoader(SourceFileLoader):
-    """A loader that runs the content that was read: cached bytecode may belong to an earlier version of the file."""
-
-    def __init__(self, name: str, path: str, content: bytes) -> None:
-        super().__init__(name, path)
-        self._content = content
-
-    def get_code(self, fullname: str) -> CodeType:
-        """Return the compiled content."""
-        code: CodeType = self.source_to_code(self._content, self.path)
-        return code
-
-
 def load_method_file(path: str) -> str:
     """Import a file of methods once per content and return the digest of its content.
 
@@ -223,14 +208,13 @@ def load_method_file(path: str) -> str:
     _fill()  # a file cannot take a name of the package, whatever was loaded first
     for name in [name for name, method in _METHODS.items() if method.__module__ == module_name]:
         del _METHODS[name]
-    loader = _ContentLoader(module_name, str(resolved), content)
-    module_spec = importlib.util.spec_from_file_location(module_name, resolved, loader=loader)
-    assert module_spec is not None
-    module = importlib.util.module_from_spec(module_spec)
+    module = ModuleType(module_name)
+    module.__file__ = str(resolved)
     sys.modules[module_name] = module  # dataclasses look their own module up
     before = set(_METHODS)
     try:
-        loader.exec_module(module)
+        code = compile(content, str(resolved), "exec", dont_inherit=True)  # bytecode that Python cached may be older
+        exec(code, module.__dict__)
     except Exception as error:
         for name in set(_METHODS) - before:
             del _METHODS[name]
