@@ -336,17 +336,6 @@ def test_service_inside_a_service(outer: int, inner: int, same_bank: bool) -> No
     check_untouched(tower, before)
 
 
-def test_closed_bank_serves_no_more() -> None:
-    tower, _ = build("pocket")
-    bank = NormBank(tower)
-    before = remember(tower)
-    bank.close()
-    check_untouched(tower, before)
-    with pytest.raises(lmr.LmrError, match="closed; make a new one"), bank.serve(bank.start[None]):
-        pass
-    check_untouched(tower, before)
-
-
 def test_hooks_of_the_user_on_a_norm_still_run() -> None:
     tower, images = build("tokens first")
     seen: list[str] = []

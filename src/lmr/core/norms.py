@@ -98,7 +98,6 @@ class NormBank:
         self.start = torch.cat([value.to(wide) for value in values])
         self.limit = max(1e6, 10 * float(self.start.abs().max()))  # no useful parameter is larger
         self._axes: dict[tuple[str, int], int] = {}
-        self._closed = False
 
     @property
     def size(self) -> int:
@@ -115,10 +114,6 @@ class NormBank:
                 named[f"{begin}bias"] = row[norm.bias].view(shape)
         return named
 
-    def close(self) -> None:
-        """Refuse to serve from now on."""
-        self._closed = True
-
     @contextmanager
     def serve(self, rows: Tensor, index: Tensor | None = None) -> Iterator[None]:
         """Within this context the norms use ``rows`` [A, size].
@@ -127,8 +122,6 @@ class NormBank:
         """
         if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != self.size:
             raise LmrError(f"Expected rows [streams, {self.size}] for this tower's norms, got {list(rows.shape)}.")
-        if self._closed:
-            raise LmrError("This NormBank was closed; make a new one for the tower.")
         if index is None and len(rows) > 1:
             raise LmrError(f"Expected an index that gives each sample one of the {len(rows)} rows, got none.")
         with hold(self.tower), nullcontext() if len(rows) == 1 else _avoid_fused_layers():
