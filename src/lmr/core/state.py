@@ -7,6 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -65,21 +66,16 @@ def join_header(header: Mapping[str, Any]) -> bytes:
 
 def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read what ``write_state`` wrote; a missing, truncated, damaged or foreign file is an LmrError."""
-    from safetensors import safe_open
-
+    name = repr(os.fspath(path))
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
-        raise LmrError(f"{os.fspath(path)!r} is a folder, pipe or device, not a state file; give the path of the file.")
+        raise LmrError(f"{name} is a folder, pipe or device, not a state file; give the path of the file.")
     try:
-        with safe_open(os.fspath(path), framework="pt") as file:
-            facts = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        content = Path(path).read_bytes()
     except FileNotFoundError as error:
-        raise LmrError(f"There is no state file {os.fspath(path)!r}.") from error
-    except Exception as error:  # the reader raises almost any exception on a forged file
-        raise LmrError(
-            f"{os.fspath(path)!r} is not a complete state file (truncated, or of another kind): {error}"
-        ) from error
-    return tensors, _check_facts(tensors, facts, repr(os.fspath(path)))
+        raise LmrError(f"There is no state file {name}.") from error
+    except OSError as error:
+        raise LmrError(f"Cannot read {name}: {error.strerror or error}.") from error
+    return decode_state(content, name)
 
 
 def decode_state(content: bytes, name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -91,11 +87,6 @@ def decode_state(content: bytes, name: str) -> tuple[dict[str, Tensor], dict[str
         facts = dict(split_header(content)[0].get("__metadata__") or {})
     except Exception as error:  # the reader raises almost any exception on a forged file
         raise LmrError(f"{name} is not a complete state file (truncated, or of another kind): {error}") from error
-    return tensors, _check_facts(tensors, facts, name)
-
-
-def _check_facts(tensors: dict[str, Tensor], facts: dict[str, str], name: str) -> dict[str, str]:
-    """Return the facts of a state file without its digest; refuse a file that is foreign, too new or damaged."""
     if facts.get("format") != FORMAT:
         raise LmrError(f"{name} is a safetensors file but not a saved state of lmr.")
     if facts.get("version") != VERSION:
@@ -105,7 +96,7 @@ def _check_facts(tensors: dict[str, Tensor], facts: dict[str, str], name: str) -
         raise LmrError(
             f"{name} is damaged: its content does not match its digest. Restore it from a copy or start without it."
         )
-    return facts
+    return tensors, facts
 
 
 def convert_tensor(value: Tensor, like: Tensor) -> Tensor:
