@@ -524,29 +524,24 @@ class Method(Saved):
 
     def _check_labels(self, labels: Sequence[int] | Tensor, least: int) -> Tensor:
         """Return numbers of classes from ``least`` on as a tensor [B]."""
-        found = torch.as_tensor(labels, device=self.classifier.device)
-        whole = not found.is_floating_point() and not found.is_complex() and found.dtype != torch.bool
-        if found.ndim != 1 or not len(found) or not whole:
-            raise LmrError(f"Expected a list of numbers of classes, got {labels!r}.")
-        if bool(((found < least) | (found >= self.classifier.classes)).any()):
-            raise LmrError(
-                f"Expected numbers of classes from {least} to {self.classifier.classes - 1}, got {labels!r}."
-            )
-        return found.long()
+        return self._read_whole(labels, least, self.classifier.classes, "numbers of classes")
 
     def _ids(self, streams: StreamIds) -> Tensor:
-        message = f"Expected a list of stream ids from 0 to {self.streams - 1}, got {streams!r}."
+        return self._read_whole([streams] if isinstance(streams, int) else streams, 0, self.streams, "stream ids")
+
+    def _read_whole(self, given: Any, low: int, end: int, what: str) -> Tensor:
+        """Return whole numbers from ``low`` to below ``end`` as a tensor [n]; refuse anything else."""
+        message = f"Expected a list of {what} from {low} to {end - 1}, got {given!r}."
         try:
-            given = torch.as_tensor([streams] if isinstance(streams, int) else streams, device=self.classifier.device)
+            found = torch.as_tensor(given, device=self.classifier.device)
         except (TypeError, ValueError, RuntimeError) as error:
             raise LmrError(message) from error
-        whole = not given.is_floating_point() and not given.is_complex() and given.dtype != torch.bool
-        if not is_dense(given) or not whole or given.ndim != 1 or not len(given):
+        whole = not found.is_floating_point() and not found.is_complex() and found.dtype != torch.bool
+        if not is_dense(found) or not whole or found.ndim != 1 or not len(found):
             raise LmrError(message)
-        ids = given.long()
-        if bool(((ids < 0) | (ids >= self.streams)).any()):
+        if bool(((found < low) | (found >= end)).any()):
             raise LmrError(message)
-        return ids
+        return found.long()
 
     def _rows(self, streams: StreamIds) -> Tensor:
         if streams is None:
