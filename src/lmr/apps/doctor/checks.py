@@ -138,17 +138,17 @@ def _check_step(backbone: Backbone, texts: Sequence[str], images: Tensor) -> Ite
     classifier = backbone.classifier(texts, cache=False) if texts else _compare_images(backbone, images)
     weights = digest_tensors(classifier.encoder.state_dict())
     bank = NormBank(classifier.encoder)
-    with leave_inference_mode(), leave_autocast(classifier.device):
-        before = _answer(classifier, images)
+    with leave_inference_mode(), leave_autocast(classifier.device), torch.no_grad():
+        before = classifier(images)
         rows = bank.start.clone().unsqueeze(0).requires_grad_()
         with torch.enable_grad():
             with bank.serve(rows):
-                logits = classifier.logits(classifier.cosines(classifier.features(images)))
+                logits = classifier(images)
             best, second = logits.topk(2, dim=1).values.unbind(1)
             (gradients,) = torch.autograd.grad((best - second).mean(), rows)
         with bank.serve(rows.detach() + STEP * gradients.sign()):
-            change = _measure_gap(_answer(classifier, images), before)
-        gap = _measure_gap(_answer(classifier, images), before)
+            change = _measure_gap(classifier(images), before)
+        gap = _measure_gap(classifier(images), before)
     share = float((gradients != 0).float().mean())
     adapts = share > 0 and bool(gradients.isfinite().all()) and 0 < change < float("inf")
     detail = f"{share:.0%} of the adapted parameters have a gradient, logits move by up to {change:.1e}"
@@ -162,12 +162,6 @@ def _compare_images(backbone: Backbone, images: Tensor) -> ZeroShot:
     """Return a classifier for a model that cannot read texts: images stand for the classes."""
     with torch.no_grad():
         return ZeroShot(backbone.encoder, backbone.encoder(images[::2]).float(), backbone.logit_scale)
-
-
-@torch.no_grad()
-def _answer(classifier: ZeroShot, images: Tensor) -> Tensor:
-    """Return the logits [B, C] with the norms as they are served at the moment."""
-    return classifier.logits(classifier.cosines(classifier.features(images)))
 
 
 def _check_agreement(backbone: Backbone, texts: Sequence[str], images: Tensor, tolerance: float) -> Check:

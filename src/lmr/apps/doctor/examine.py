@@ -271,6 +271,5 @@ def choose_places(total: int, count: int) -> list[int]:
 
 def _count_right(classifier: ZeroShot, images: Tensor, labels: Tensor) -> int:
     with torch.no_grad():
-        features = classifier.features(images.to(classifier.device, classifier.dtype))
-        answers = classifier.logits(classifier.cosines(features)).argmax(1)
+        answers = classifier(images.to(classifier.device, classifier.dtype)).argmax(1)
     return int((answers.cpu() == labels).sum())

@@ -194,7 +194,7 @@ class MeasuredStep:
         """Take the step and return the logits of its last batch."""
         if self.method is None:
             with torch.no_grad():
-                return self._clip.logits(self._clip.cosines(self._clip.features(self._batch)))
+                return self._clip(self._batch)
         return [self.method.step(self._batch, streams=self._ids).logits for _ in range(self._turns)][-1]
 
     def time(self) -> float:

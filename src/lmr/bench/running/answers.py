@@ -66,8 +66,7 @@ def _answer_late(method: AnyMethod, images: Tensor) -> Prediction:
     """Return the answer with the state that is there; methods that keep nothing answer as the frozen model."""
     if method.memory_span == "stream":
         return method.predict(images)
-    classifier = method.classifier
-    return Prediction(classifier.logits(classifier.cosines(classifier.features(images))))
+    return Prediction(method.classifier(images))
 
 
 def measure_state(method: AnyMethod) -> int:
