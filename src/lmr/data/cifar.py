@@ -168,7 +168,7 @@ class CifarC(CorruptedFiles):
     def _read_labels(self, domain: str) -> Labels:
         return self._labels
 
-    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
+    def _read_files(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         rows = self._get(domain)
         return [np.array(rows[(severity - 1) * COUNT + index]) for index in indices]
 

@@ -61,9 +61,15 @@ class Dataset(ABC):
     def labels(self, domain: str) -> Labels:
         """Return the class of every image of a domain: int64 [N]."""
 
-    @abstractmethod
     def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
         """Return images by their index in the set, uint8 [H, W, 3]; clean images ignore the severity."""
+        wanted = [int(index) for index in indices]
+        self.check(domain, severity, wanted)
+        return self._read(domain, severity, wanted)
+
+    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
+        """Return images that the set has."""
+        raise NotImplementedError
 
     def count(self, domain: str) -> int:
         """Return the number of images of a domain."""
@@ -103,16 +109,6 @@ class CleanSet(Dataset):
         self.check(domain)
         return self._labels
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Check the request and return the images."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
-        return self._read(indices)
-
-    @abstractmethod
-    def _read(self, indices: list[int]) -> list[ImageArray]:
-        """Return images that the set has, by their index."""
-
 
 class ArraySet(CleanSet):
     """Clean images of one size in memory: uint8 [N, H, W, 3] and labels [N]."""
@@ -124,7 +120,7 @@ class ArraySet(CleanSet):
         """The digest of every pixel and label, whatever file they were read from."""
         return make_digest(self._images.tobytes(), self._labels.astype("<i8").tobytes())
 
-    def _read(self, indices: list[int]) -> list[ImageArray]:
+    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         return [self._images[index].copy() for index in indices]
 
 
@@ -166,10 +162,7 @@ class CorruptedOnTheFly(Dataset):
         self.check(domain)
         return self.clean.labels(CLEAN)
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Read the clean images and corrupt them."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
+    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         images = self.clean.read(CLEAN, 0, indices)
         if domain == CLEAN or not images:
             return images
@@ -223,11 +216,8 @@ class CorruptedFiles(Dataset):
         self.check(domain)
         return self._clean.labels(CLEAN) if domain == CLEAN else self._read_labels(domain)
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Read images of a corruption from its files, or clean ones from the clean set."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
-        return self._clean.read(CLEAN, 0, indices) if domain == CLEAN else self._read(domain, severity, indices)
+    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
+        return self._clean.read(CLEAN, 0, indices) if domain == CLEAN else self._read_files(domain, severity, indices)
 
     @property
     @abstractmethod
@@ -247,7 +237,7 @@ class CorruptedFiles(Dataset):
         """Return the labels of a corruption."""
 
     @abstractmethod
-    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
+    def _read_files(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         """Read images of a corruption, by their index."""
 
 
@@ -308,12 +298,8 @@ class ClassSubset(Dataset):
         labels = self.whole.labels(domain)
         return np.searchsorted(self.chosen, labels[self._find_places(domain)]).astype(np.int64)
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Read the images from the whole set."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
-        places = self._find_places(domain)
-        return self.whole.read(domain, severity, places[indices].tolist())
+    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
+        return self.whole.read(domain, severity, self._find_places(domain)[indices].tolist())
 
     def _find_places(self, domain: str) -> Labels:
         """Return the index of every image in the whole set: int64 [N]."""

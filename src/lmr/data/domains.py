@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -75,10 +75,7 @@ class DomainSet(Dataset):
         self.check(domain)
         return self._parts[domain].labels("clean")
 
-    def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
-        """Read images of a domain from its files."""
-        indices = [int(index) for index in indices]
-        self.check(domain, severity, indices)
+    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         return self._parts[domain].read("clean", 0, indices)
 
 

@@ -17,7 +17,7 @@ from PIL import Image
 
 from lmr.core.errors import LmrError
 from lmr.data.corruptions import EXTRA
-from lmr.data.corruptions.constants import GROUPS
+from lmr.data.corruptions.constants import find_group
 from lmr.data.dataset import (
     CLEAN,
     CorruptedFiles,
@@ -248,14 +248,9 @@ class ImageNetC(CorruptedFiles):
     def _read_labels(self, domain: str) -> Labels:
         return np.array([self._place_of[file.partition("/")[0]] for file in self.list_files(domain)], np.int64)
 
-    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
+    def _read_files(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         folder, files = self.locate(domain) / str(severity), self.list_files(domain)
         return [np.array(open_file(folder / files[index], False, self._advice)) for index in indices]
-
-
-def find_group(domain: str) -> str:
-    """Return the name of the archive in which a corruption is published."""
-    return next(group for group, members in GROUPS.items() if domain in members)
 
 
 def crop_image(image: Image.Image) -> Image.Image:

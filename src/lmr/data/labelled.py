@@ -190,7 +190,7 @@ class ImageFileSet(CleanSet):
             "" if self._prepare is None else self.protocol.get("prepared", "prepared"),
         )
 
-    def _read(self, indices: list[int]) -> list[ImageArray]:
+    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         opened = (open_file(self.folder / self.files[index], self._upright, self._advice) for index in indices)
         return [np.array(self._prepare(image) if self._prepare else image) for image in opened]
 

@@ -60,7 +60,7 @@ class PocketWorld(CleanSet):
         images, _ = draw(range(0, len(self._labels), max(1, len(self._labels) // 16)), self.seed)
         return make_digest("pocket", str(self.seed), str(len(self._labels)), images.tobytes())
 
-    def _read(self, indices: list[int]) -> list[ImageArray]:
+    def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         return list(draw(indices, self.seed)[0]) if indices else []
 
 

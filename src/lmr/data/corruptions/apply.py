@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
-from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA, GROUPS
+from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA, find_group
 from lmr.data.corruptions.noise import ImageBatch
 
 _CHUNK = 100_000  # values at a time: their float64 copies fit the processor's cache, whatever the batch
@@ -78,7 +78,7 @@ def corrupt_batch(
 
 def find_function(name: str) -> Callable[..., npt.NDArray[Any]]:
     """Return the function of a corruption; the libraries behind it load when it is first needed. Raises LmrError."""
-    group = next(group for group, names in GROUPS.items() if name in names)
+    group = find_group(name)
     if group != "noise":
         for package in ("cv2", "scipy"):
             require(package, "bench", f"The corruption {name!r}")

@@ -102,3 +102,8 @@ _IMAGENET: dict[str, Levels] = {
 }
 
 CONSTANTS: dict[str, dict[str, Levels]] = {"cifar": _CIFAR, "imagenet": _IMAGENET}
+
+
+def find_group(corruption: str) -> str:
+    """Return the group of a corruption: the name of its archive, and of the module here."""
+    return next(group for group, names in GROUPS.items() if corruption in names)
