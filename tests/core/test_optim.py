@@ -1,4 +1,4 @@
-"""adam_step on rows against torch.optim.Adam on each row alone, and against the formulas."""
+"""Adam on rows against torch.optim.Adam on each row alone, and against the formulas."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
-from lmr.core.optim import adam_step
+from lmr.core.optim import Optimizer
+
+
+def adam_step(
+    rows: Tensor, gradient: Tensor, first: Tensor, second: Tensor, steps: Tensor, lr: float,
+    betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, taken: int | Tensor = 1, unit: int = 1,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    optimizer = Optimizer("adam", lr, betas=betas, eps=eps, unit=unit)
+    moved, moments = optimizer.step(rows, gradient, {"first": first, "second": second, "steps": steps}, taken)
+    return moved, moments["first"], moments["second"], moments["steps"]
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 1e-6)])

@@ -38,7 +38,8 @@ class Optimizer:
     unit: int = 1  # ``steps`` counts in parts of a usual step (Adam); 64: it counts images, in batches of 64
     momentum: float = 0.9  # of SGD
     nesterov: bool = True  # of SGD
-    eps: float = 1e-8  # of Adam and AdamW
+    betas: tuple[float, float] = (0.9, 0.999)  # of Adam and AdamW, as is eps
+    eps: float = 1e-8
 
     def begin(self, rows: Tensor) -> dict[str, Tensor]:
         """Return the moments of rows [A, P] before their first step."""
@@ -72,52 +73,31 @@ class Optimizer:
             momentum = self.momentum * moments["momentum"] + gradient
             moved = rows - self.lr * (gradient + self.momentum * momentum if self.nesterov else momentum)
             return moved, {"momentum": momentum, "steps": moments["steps"] + 1}
-        moved, first, second, steps = adam_step(
-            rows,
-            gradient,
-            moments["first"],
-            moments["second"],
-            moments["steps"],
-            self.lr,
-            eps=self.eps,
-            taken=taken,
-            unit=self.unit,
-        )
+        return self._step_adam(rows, gradient, moments, taken)
+
+    def _step_adam(
+        self, rows: Tensor, gradient: Tensor, moments: Mapping[str, Tensor], taken: int | Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Take one Adam step (Kingma & Ba 2015) on rows [A, P] with moments [A, P] and step counts [A].
+
+        With a ``unit`` above 1 the step counts as ``taken`` [A] of ``unit`` parts of a usual one. A share s = taken /
+        unit has the rate lr sqrt(s) and the decays beta^s, so that moments fade with the number of images and not with
+        the number of steps (the scaling of Malladi et al., "On the SDEs and scaling rules for adaptive gradient
+        algorithms", 2022; they also scale eps, which is far below the gradients here).
+        """
+        (fade, fade_squares), steps = self.betas, moments["steps"] + taken
+        time = steps.double().unsqueeze(1)
+        if self.unit == 1:
+            first = moments["first"].lerp(gradient, 1 - fade)
+            second = fade_squares * moments["second"] + (1 - fade_squares) * gradient.square()
+            rate: float | Tensor = self.lr
+        else:
+            share = (torch.as_tensor(taken, device=rows.device).double() / self.unit).view(-1, 1)
+            first = moments["first"].lerp(gradient, (1 - fade**share).to(rows.dtype))
+            second = moments["second"].lerp(gradient.square(), (1 - fade_squares**share).to(rows.dtype))
+            time, rate = time / self.unit, self.lr * share.sqrt()
+        # The corrections are computed in float64 as in torch.optim, then applied in the precision of the rows.
+        step_size = (rate / (1 - fade**time)).to(rows.dtype)
+        root = ((1 - fade_squares**time).sqrt()).to(rows.dtype)
+        moved = rows - step_size * first / (second.sqrt() / root + self.eps)
         return moved, {"first": first, "second": second, "steps": steps}
-
-
-def adam_step(
-    rows: Tensor,
-    gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
-    count: Tensor,
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    taken: int | Tensor = 1,
-    unit: int = 1,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Take one Adam step (Kingma & Ba 2015) on rows [A, P] with moments [A, P] and step counts [A].
-
-    Returns the new (rows, first, second, count); nothing is changed in place. With a ``unit`` above 1 the step counts
-    as ``taken`` [A] of ``unit`` parts of a usual one. A share s = taken / unit has the rate lr sqrt(s) and the decays
-    beta^s, so that moments fade with the number of images and not with the number of steps (the
-    scaling of Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022; they also scale
-    eps, which is far below the gradients here).
-    """
-    count = count + taken
-    time = count.double().unsqueeze(1)
-    if unit == 1:
-        first = first.lerp(gradient, 1 - betas[0])
-        second = betas[1] * second + (1 - betas[1]) * gradient.square()
-        scaled: float | Tensor = lr
-    else:
-        time, share = time / unit, (torch.as_tensor(taken, device=rows.device).double() / unit).view(-1, 1)
-        first = first.lerp(gradient, (1 - betas[0] ** share).to(rows.dtype))
-        second = second.lerp(gradient.square(), (1 - betas[1] ** share).to(rows.dtype))
-        scaled = lr * share.sqrt()
-    # The corrections are computed in float64 as in torch.optim, then applied in the precision of the rows.
-    step_size = (scaled / (1 - betas[0] ** time)).to(rows.dtype)
-    root = ((1 - betas[1] ** time).sqrt()).to(rows.dtype)
-    return rows - step_size * first / (second.sqrt() / root + eps), first, second, count
