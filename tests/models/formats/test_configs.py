@@ -147,8 +147,8 @@ def test_open_clip_sizes(path: Path) -> None:
 @pytest.mark.parametrize(
     ("part", "change", "words"),
     [
-        ("vision", {"timm_model_name": "vit_base_patch16_224"}, "its image tower is a timm model"),
-        ("vision", {"layers": [3, 4, 6, 3]}, "its image tower is a ResNet"),
+        ("vision", {"timm_model_name": "vit_base_patch16_224"}, "sets timm_model_name="),
+        ("vision", {"layers": [3, 4, 6, 3]}, "a whole number above 0 as layers"),
         ("vision", {"ls_init_value": 1e-5}, "vision_cfg .* sets ls_init_value=1e-05"),
         ("vision", {"attentional_pool": True}, "sets attentional_pool=True"),
         ("vision", {"pool_type": "avg"}, "sets pool_type='avg'"),
@@ -157,14 +157,14 @@ def test_open_clip_sizes(path: Path) -> None:
         ("vision", {"norm_kwargs": {"elementwise_affine": False}}, "has norms with"),
         ("vision", {"image_size": [32, 64]}, "a whole number above 0 as image_size"),
         ("vision", {"brand_new": 3}, "sets brand_new=3"),
-        ("text", {"hf_model_name": "roberta-base"}, "its text tower is a Hugging Face language model"),
-        ("text", {"hf_tokenizer_name": "xlm-roberta-base"}, "its tokenizer is not CLIP's"),
+        ("text", {"hf_model_name": "roberta-base"}, "sets hf_model_name="),
+        ("text", {"hf_tokenizer_name": "xlm-roberta-base"}, "sets hf_tokenizer_name="),
         ("text", {"tokenizer_kwargs": {"clean": "canonicalize"}}, "sets tokenizer_kwargs"),
         ("text", {"no_causal_mask": True}, "sets no_causal_mask=True"),
         ("text", {"pool_type": "last"}, "sets pool_type='last'"),
         ("text", {"embed_cls": True}, "sets embed_cls=True"),
         ("text", {"heads": 5}, "heads in text_cfg .* to divide the width 64"),
-        ("model", {"multimodal_cfg": {"width": 512}}, "it is a CoCa model"),
+        ("model", {"multimodal_cfg": {"width": 512}}, "sets multimodal_cfg="),
         ("model", {"text_cfg": None}, "Expected an object with the sizes in text_cfg"),
     ],
 )

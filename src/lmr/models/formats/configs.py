@@ -52,8 +52,7 @@ _UNUSED_SETTINGS = {
     "quick_gelu", "custom_text", "output_dict", "init_logit_scale", "init_logit_bias", "nonscalar_logit_scale",
     "cast_dtype",
     "patch_dropout", "output_tokens", "attn_pooler_queries", "attn_pooler_heads", "pos_embed_type",
-    "final_ln_after_pool", "pad_id", "timm_model_pretrained", "timm_pool", "timm_proj", "timm_proj_bias", "timm_drop",
-    "timm_drop_path", "hf_model_pretrained", "hf_proj_type", "hf_pooler_type",
+    "final_ln_after_pool", "pad_id",
 }  # fmt: skip
 
 
@@ -103,19 +102,13 @@ def read_end_token(config: Mapping[str, Any], origin: str) -> int:
 
 
 def read_open_clip_sizes(path: Path) -> Sizes:
-    """Read the sizes in open_clip's configuration; a setting with an unknown effect on the features is refused."""
+    """Read the sizes in open_clip's configuration; a setting with an unknown effect on the features is refused.
+
+    Models of other kinds are known by the names of their weights, which are read before (``detect_naming``).
+    """
     config = read_json(path)
     whole = Settings(config.get("model_cfg", config), repr(str(path)))
     image, text = whole.part("vision_cfg"), whole.part("text_cfg")
-    for unsupported, what in (
-        (whole.values.get("multimodal_cfg"), "it is a CoCa model, with a text decoder"),
-        (image.values.get("timm_model_name"), "its image tower is a timm model"),
-        (isinstance(image.values.get("layers"), list), "its image tower is a ResNet"),
-        (text.values.get("hf_model_name"), "its text tower is a Hugging Face language model"),
-        (text.values.get("hf_tokenizer_name"), "its tokenizer is not CLIP's"),
-    ):
-        if unsupported:
-            raise LmrError(f"{str(path)!r} describes a model that cannot be loaded: {what}. {OTHER_MODELS}")
     features, quick = whole.whole("embed_dim", 512), bool(whole.values.get("quick_gelu"))
     towers: list[dict[str, Any]] = []
     for part, table in ((image, _OPEN_CLIP_IMAGE), (text, _OPEN_CLIP_TEXT)):
