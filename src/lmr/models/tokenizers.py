@@ -205,12 +205,7 @@ class TransformersTokenizer:
     def _read(self, text: str) -> list[int]:
         with quiet_transformers():
             row = [int(token) for token in self.tokenizer(text, truncation=True, max_length=self.context)["input_ids"]]
-        if not row or max(row) >= self.vocabulary:
-            came = f"the token {max(row)}" if row else "no tokens"
-            raise LmrError(
-                f"The tokenizer of {self.name!r} gives {came} for {text!r:.60}, but the model knows {self.vocabulary} "
-                "tokens; the tokenizer belongs to another model."
-            )
+        _check_known(row, self.vocabulary, self.name)
         return row
 
     def _find_end(self, row: list[int]) -> int:
@@ -236,12 +231,18 @@ class PaddedTokenizer:
             texts = [text.lower() for text in texts]  # SigLIP 2 was trained on lower case; Gemma's tokens have both
         options = {"padding": "max_length", "truncation": True, "max_length": self.context, "return_tensors": "pt"}
         tokens: Tensor = self.tokenizer(texts, **options)["input_ids"]  # no mask: padding was attended to in training
-        if int(tokens.max()) >= self.vocabulary:
-            raise LmrError(
-                f"The tokenizer of {self.name!r} gives the token {int(tokens.max())}, but the model knows only "
-                f"{self.vocabulary} tokens; the tokenizer belongs to another model."
-            )
+        _check_known([int(tokens.max())], self.vocabulary, self.name)
         return tokens
+
+
+def _check_known(tokens: list[int], vocabulary: int, name: str) -> None:
+    """Refuse a text without tokens, and tokens that the model of this name does not know."""
+    if not tokens or max(tokens) >= vocabulary:
+        came = f"the token {max(tokens)}" if tokens else "no tokens"
+        raise LmrError(
+            f"The tokenizer of {name!r} gives {came}, but the model knows only {vocabulary} tokens; the tokenizer "
+            "belongs to another model."
+        )
 
 
 def read_tokenizer(folder: Path, expected: str = "tokenizer.json with tokenizer_config.json") -> Any:
