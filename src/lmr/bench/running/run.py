@@ -50,11 +50,10 @@ class Stop(Exception):
 
 @dataclass(frozen=True)
 class RunCallbacks:
-    """Functions that a run calls: with the images so far, with messages for the user, and after a checkpoint."""
+    """Functions that a run calls: with the images so far, and with messages for the user."""
 
     report: Callable[[int], object] = lambda images: None
     log: Callable[[str], object] = lambda message: None
-    saved: Callable[[], object] = lambda: None
 
 
 def run_task(
@@ -93,7 +92,6 @@ def run_task(
                     raise
                 if time.monotonic() - last >= save_seconds:
                     kept.save(method)
-                    callbacks.saved()
                     last = time.monotonic()
         records, peak = kept.read(), kept.peak
     write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
