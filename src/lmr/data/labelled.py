@@ -100,13 +100,8 @@ def read_class_names(path: AnyPath) -> list[str] | dict[str, str]:
 
 def _search_classes(source: Path) -> dict[str, list[Path]]:
     """Return the images of every sub-folder, sub-folders sorted by name; a class may have none."""
-    try:
-        names = os.listdir(source)
-    except OSError as error:
-        raise LmrError(f"Cannot list the folder {str(source)!r}: {error.strerror}.") from error
-    folders = sorted(name for name in names if not name.startswith(".") and (source / name).is_dir())
     found: dict[str, list[Path]] = {}
-    for name in folders:
+    for name in list_folders(source):
         try:
             found[name] = list_images([source / name])
         except LmrError:

@@ -27,8 +27,7 @@ from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.files import check_folder, write_atomically
 from lmr.core.progress import ProgressBar, show_progress
-from lmr.core.registry import create, expand_methods, find_method, split_address
-from lmr.core.spec import parse_spec
+from lmr.core.registry import create, expand_methods, find_addressed, split_address
 
 FILES = ("cost.txt", "cost.json")
 FORWARD = "forward"  # the entry that all others are compared with: the frozen model
@@ -210,9 +209,7 @@ class MeasuredStep:
 
 
 def _adapts_text(spec: str) -> bool:
-    file, rest = split_address(spec)
-    name = parse_spec(rest)[0]
-    return Tower.TEXT in find_method(name if file is None else f"{file}:{name}").towers
+    return Tower.TEXT in find_addressed(spec).towers
 
 
 def measure_cost(request: CostRequest, out: str | os.PathLike[str] | None = None) -> CostReport:
