@@ -46,16 +46,6 @@ class StreamResult:
         """The share of right answers."""
         return self.row.metrics["accuracy"] or 0.0
 
-    @property
-    def top_share(self) -> float:
-        """The share of the most predicted class."""
-        return self.row.metrics["top_share"] or 0.0
-
-    @property
-    def ms_per_image(self) -> float:
-        """The milliseconds of a step per image."""
-        return self.row.metrics["ms_per_image"] or 0.0
-
     @cached_property
     def samples(self) -> dict[str, NDArray[Any]]:
         """The answers to all images, in the order of the stream: [N] each."""
@@ -178,9 +168,10 @@ def format_comparison(comparison: Comparison) -> str:
     lines = [["", *names, "mean", f"gain over {baseline} (95 %)", "top class", "ms"]]
     for label, by_domain in comparison.results.items():
         results = list(by_domain.values())
-        mean = sum(result.accuracy for result in results) / len(results)
-        share = sum(result.top_share for result in results) / len(results)
-        cost = sum(result.ms_per_image for result in results) / len(results)
+        mean, share, cost = (
+            sum(result.row.metrics[key] or 0.0 for result in results) / len(results)
+            for key in ("accuracy", "top_share", "ms_per_image")
+        )
         gain = "" if label == baseline else format_gain(compare_entries(comparison, label, baseline))
         numbers = [*(f"{100 * result.accuracy:.1f}" for result in results), f"{100 * mean:.1f}", gain]
         lines.append([label, *numbers, f"{100 * share:.1f}", f"{cost:.2f}"])
