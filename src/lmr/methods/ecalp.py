@@ -25,12 +25,7 @@ _CARD = Card(
     source="Li et al. 2025",
     year=2025,
     in_paper=True,
-    presets={
-        "default": Preset({}, _SOURCE, batch_size=1),
-        "cifar10-c": Preset({}, _SOURCE, batch_size=1),
-        "cifar100-c": Preset({}, _SOURCE, batch_size=1),
-        "imagenet": Preset({}, _SOURCE, batch_size=1),
-    },
+    presets={name: Preset({}, _SOURCE, batch_size=1) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")},
 )
 
 

@@ -23,12 +23,7 @@ _CARD = Card(
     source="Karmanov et al. 2024",
     year=2024,
     in_paper=True,
-    presets={
-        "default": Preset({}, _SOURCE, batch_size=1),
-        "cifar10-c": Preset({}, _SOURCE, batch_size=1),
-        "cifar100-c": Preset({}, _SOURCE, batch_size=1),
-        "imagenet": Preset({}, _SOURCE, batch_size=1),
-    },
+    presets={name: Preset({}, _SOURCE, batch_size=1) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")},
 )
 
 
