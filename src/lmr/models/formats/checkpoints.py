@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -231,28 +231,11 @@ def infer_sizes(tensors: Mapping[str, Tensor], origin: str) -> Sizes:
     try:
         width, _, patch, _ = tensors["visual.conv1.weight"].shape
         tokens = len(tensors["visual.positional_embedding"]) - 1
-        context = len(tensors["positional_embedding"])
         vocabulary, text_width = tensors["token_embedding.weight"].shape
-        vision = VisionConfig(
-            resolution=patch * math.isqrt(tokens),
-            patch=patch,
-            width=width,
-            depth=_count_blocks(tensors, "visual.transformer.resblocks."),
-            heads=max(1, width // 64),
-            features=tensors["visual.proj"].shape[1],
-            hidden=len(tensors["visual.transformer.resblocks.0.mlp.c_fc.weight"]),
-            activation="quick_gelu",
-        )
-        text = TextConfig(
-            context=context,
-            vocabulary=vocabulary,
-            width=text_width,
-            depth=_count_blocks(tensors, "transformer.resblocks."),
-            heads=max(1, text_width // 64),
-            features=tensors["text_projection"].shape[1],
-            hidden=len(tensors["transformer.resblocks.0.mlp.c_fc.weight"]),
-            activation="quick_gelu",
-        )
+        image = _infer_blocks(tensors, "visual.", width, "visual.proj")
+        vision = VisionConfig(resolution=patch * math.isqrt(tokens), patch=patch, **image)
+        words = _infer_blocks(tensors, "", text_width, "text_projection")
+        text = TextConfig(context=len(tensors["positional_embedding"]), vocabulary=vocabulary, **words)
     except KeyError as error:
         raise LmrError(
             f"{origin!r} is not a complete checkpoint: {error.args[0]} is missing. Nothing was loaded."
@@ -275,6 +258,18 @@ def fill_tower(tower: nn.Module, weights: dict[str, Tensor]) -> None:
     """Assign these tensors to the tower and freeze it."""
     tower.load_state_dict(weights, assign=True)
     tower.eval().requires_grad_(False)
+
+
+def _infer_blocks(tensors: Mapping[str, Tensor], begin: str, width: int, projection: str) -> dict[str, Any]:
+    """Return the sizes that both towers have, of the one whose names begin so."""
+    return {
+        "width": width,
+        "depth": _count_blocks(tensors, f"{begin}transformer.resblocks."),
+        "heads": max(1, width // 64),
+        "features": tensors[projection].shape[1],
+        "hidden": len(tensors[f"{begin}transformer.resblocks.0.mlp.c_fc.weight"]),
+        "activation": "quick_gelu",
+    }
 
 
 def _forget_depth(config: VisionConfig | TextConfig) -> VisionConfig | TextConfig:
