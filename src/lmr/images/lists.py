@@ -5,9 +5,9 @@ from __future__ import annotations
 import bisect
 import csv
 import io
+import itertools
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +26,8 @@ LIST_EXTENSIONS: tuple[str, ...] = (".csv", ".parquet")
 COLUMNS: tuple[str, ...] = ("path", "file_name", "filename", "file", "image", "image_path")  # usual names of paths
 BYTES_COLUMN = "bytes"
 _QUOTE = "put cells with commas, quotes or line breaks in double quotes, and double the quotes inside"
-GROUPS_KEPT = 2  # row groups of each file in memory: images are read in order
+GROUPS_KEPT = 4  # row groups in memory: images are read in order
+_READING = threading.Lock()
 ListSource = Path | str  # a file, or an address
 
 
@@ -41,7 +42,7 @@ class RowImage:
     def open(self) -> Image.Image:
         """Return the image as RGB. Raises UnreadableImage."""
         try:
-            content = _open_column(self.source, self.column).read(self.row - 1)
+            content = _read_row(self.source, self.column, self.row - 1)
         except (LmrError, OSError, _import_arrow(self.source).ArrowException) as error:
             raise UnreadableImage(f"Cannot read {str(self)!r}: {explain_error(error)}.") from error
         if not isinstance(content, bytes):
@@ -221,31 +222,25 @@ def _holds_bytes(types: Any, kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-class _Column:
-    """A column of a file with a few row groups in memory. Several threads may read it."""
-
-    def __init__(self, source: str, column: str) -> None:
-        self.file = _import_arrow(source).parquet.ParquetFile(open_remote(source) if is_url(source) else source)
-        self.column = column
-        self.starts = [0]
-        for group in range(self.file.num_row_groups):
-            self.starts.append(self.starts[-1] + self.file.metadata.row_group(group).num_rows)
-        self.groups: OrderedDict[int, Any] = OrderedDict()
-        self.lock = threading.Lock()
-
-    def read(self, row: int) -> object:
-        with self.lock:
-            if not 0 <= row < self.starts[-1]:
-                raise OSError(f"the file has {self.starts[-1]} rows now; it was replaced")
-            group = bisect.bisect_right(self.starts, row) - 1
-            if group not in self.groups:
-                while len(self.groups) >= GROUPS_KEPT:
-                    self.groups.popitem(last=False)
-                self.groups[group] = self.file.read_row_group(group, columns=[self.column]).column(0)
-            value = self.groups[group][row - self.starts[group]].as_py()
-        return value.get("bytes") if isinstance(value, dict) else value
+def _read_row(source: str, column: str, row: int) -> object:
+    """Return the value in a row, counted from 0; several threads may read."""
+    with _READING:
+        starts = _open_parquet(source)[1]
+        if not 0 <= row < starts[-1]:
+            raise OSError(f"the file has {starts[-1]} rows now; it was replaced")
+        group = bisect.bisect_right(starts, row) - 1
+        value = _read_group(source, column, group)[row - starts[group]].as_py()
+    return value.get("bytes") if isinstance(value, dict) else value
 
 
 @lru_cache(4)
-def _open_column(source: str, column: str) -> _Column:
-    return _Column(source, column)
+def _open_parquet(source: str) -> tuple[Any, list[int]]:
+    """Return a file, and the rows at which its groups begin and end."""
+    file = _import_arrow(source).parquet.ParquetFile(open_remote(source) if is_url(source) else source)
+    sizes = (file.metadata.row_group(group).num_rows for group in range(file.num_row_groups))
+    return file, list(itertools.accumulate(sizes, initial=0))
+
+
+@lru_cache(GROUPS_KEPT)
+def _read_group(source: str, column: str, group: int) -> Any:
+    return _open_parquet(source)[0].read_row_group(group, columns=[column]).column(0)
