@@ -45,8 +45,8 @@ with PostgreSQL and nginx of this machine, run only if they are named:
   postgres         three replicas behind nginx, 64 cameras: 200 times kill -9 of a replica, twice of the database
   postgres-cost    throughput and latency of replicas on PostgreSQL, compared with SQLite
   postgres-bytes   bytes that a step writes to the log of the database, with several forms of a state
-with Ray, run only if they are named:
-  ray              two, three and two replicas on this machine, 20 of them and a store killed under load
+with PostgreSQL and Ray, run only if they are named:
+  ray              three replicas on this machine, 16 cameras: 20 times kill -9 of a replica, twice of the database
   ray-latency      added latency of Ray Serve, compared with the service without it"""
 
 EXAMPLES = """\

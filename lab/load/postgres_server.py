@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from lmr.core.errors import LmrError
 from lmr.service.network import find_free_port
 
 BINARIES = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
@@ -76,3 +79,15 @@ class PostgresServer:
             command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *command]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/", env={"PATH": os.defpath})
         assert done.returncode == 0, f"{program} failed:\n{done.stdout}{done.stderr}"
+
+
+@contextlib.contextmanager
+def run_database() -> Iterator[PostgresServer]:
+    """Run a database for the time of the context, with the durability that PostgreSQL has by default."""
+    if MISSING:
+        raise LmrError(f"{MISSING}; install it for this experiment.")
+    server = PostgresServer()
+    try:
+        yield server
+    finally:
+        server.remove()

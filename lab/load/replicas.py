@@ -1,7 +1,8 @@
-"""The service on Ray on this machine: replicas are added and killed under load; and the latency of Ray Serve."""
+"""The service on Ray on this machine: replicas and the database are killed under load; and the cost of Ray Serve."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -12,53 +13,57 @@ from lab.load.bench import LoadBench, LoadResult, judge
 from lab.load.cameras import SteadyCameras
 from lab.load.child_service import ChildService
 from lab.load.inputs import draw_image, find_pocket
-from lab.load.kill import LONGEST_LIFE, NEAR, STREAMS
+from lab.load.kill import LONGEST_LIFE, NEAR
+from lab.load.postgres_server import run_database
 from lab.load.senders import ClientStats, find_percentile, run_senders
 from lmr.core.errors import LmrError
 from lmr.service.client.client import Client
 from lmr.service.engine.requests import ServiceAnswer
 
 KILLS = 20
-REPLICAS = 2  # plus one in the middle of the experiment
+REPLICAS, CAMERAS = 3, 16
 NEAR_ANSWER = 1e-4  # probabilities
-REPLICA, STORE = "ray::ServeReplica:lmr", "ray::StoreActor"  # titles of Ray's processes
+REPLICA = "ray::ServeReplica:lmr"  # the title of a process of Ray
 SCALE_SECONDS = 120.0
 BLOCK = 50  # requests to one service before the other has its turn
-_ON_RAY = ["--ray", "--replica-cpus", "0.5"]  # so that a third replica fits on two cores
+_ON_RAY = ["--ray", "--replica-cpus", "0.5"]  # so that three replicas fit on two cores
 
 
 def measure_replicas(bench: LoadBench) -> LoadResult:
-    """Kill replicas and a store while cameras send, with two, three and two replicas."""
-    model, kills = find_pocket(), bench.count(min(bench.kills, KILLS), 2)
-    chance = random.Random(bench.seed)
-    options = [*_ON_RAY, "--replicas", str(REPLICAS), "--partitions", "2"]
-    with bench.make_service(model, "ray", options) as service, SteadyCameras(service.url, model, STREAMS) as cameras:
+    """Kill random replicas while cameras send, and twice the database."""
+    model, kills, chance = find_pocket(), bench.count(min(bench.kills, KILLS), 1), random.Random(bench.seed)
+    replicas, count = bench.count(REPLICAS, 2), bench.count(CAMERAS, 4)
+    options = [*model.options, *_ON_RAY, "--replicas", str(replicas)]
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(run_database())
+        service = stack.enter_context(ChildService([*options, "--store", database.url], bench.folder))
+        cameras = stack.enter_context(SteadyCameras(service.url, model, count))
         spec, watched = service.read_spec()
-        cameras.wait_for_answer()
-        replicas = REPLICAS
+        began, crashes = time.monotonic(), 0
         for kill in range(kills):
-            if kill in (kills // 3, 2 * kills // 3):
-                added = 1 if replicas == REPLICAS else -1
-                replicas += added
-                os.kill(service.pid, signal.SIGTTIN if added > 0 else signal.SIGTTOU)
-            kill_replica(service.pid, replicas, chance)
             cameras.wait_for_answer()
-            bench.report(f"ray: {kill + 1} of {kills} replicas killed, {cameras.acknowledged} requests acknowledged")
-        os.kill(find_processes(service.pid, STORE)[0], signal.SIGKILL)
+            if kill in (kills // 3, 2 * kills // 3):
+                database.stop("immediate")
+                database.start()
+                crashes += 1
+                cameras.wait_for_answer()
+            kill_replica(service.pid, replicas, chance)
+            bench.report(f"{kill + 1} of {kills} replicas killed, {cameras.acknowledged} requests acknowledged")
         cameras.wait_for_answer()
+        lasted = time.monotonic() - began
         wrong = cameras.finish()
         gap = cameras.compare(spec, watched)
         code, seconds = service.terminate()
     figures = {
-        "kills": kills, "acknowledged": cameras.acknowledged, "answered_from_a_key": cameras.replayed,
-        "wrong": wrong[:10], "state_gap": gap.state, "probability_gap": gap.probability, "other_labels": gap.labels,
-        "exit_code": code, "seconds_to_end": seconds,
+        "kills": kills, "database_kills": crashes, "seconds": lasted, "acknowledged": cameras.acknowledged,
+        "answered_from_a_key": cameras.replayed, "wrong": wrong[:10], "state_gap": gap.state,
+        "probability_gap": gap.probability, "other_labels": gap.labels, "exit_code": code, "seconds_to_end": seconds,
     }  # fmt: skip
     return LoadResult(
         "replicas on Ray",
-        f"pocket, {STREAMS} cameras, {REPLICAS}→{REPLICAS + 1}→{REPLICAS} replicas, 2 partitions; {kills} replicas "
-        "and a store killed",
-        "every acknowledged request is there, a retry is applied once, answers are those of solo runs",
+        f"pocket, {count} cameras, Ray Serve, {replicas} replicas for {lasted:.0f} s; {kills} replicas and "
+        f"{crashes} times the database killed",
+        "every acknowledged request is there, a retry is applied once, answers are those of solo runs (1e-4)",
         f"{cameras.acknowledged} requests acknowledged, {cameras.replayed} of them from a kept answer, {len(wrong)} "
         f"wrong; {gap.labels} labels differ from solo runs, probabilities within {gap.probability:.0e}, states within "
         f"{gap.state:.0e}; ended with code {code} after {seconds:.0f} s",
@@ -102,7 +107,7 @@ def find_processes(root: int, title: str) -> list[int]:
 
 
 def measure_ray_latency(bench: LoadBench) -> LoadResult:
-    """Measure one request in flight, alternating between the plain service and one replica on Ray."""
+    """Measure one request in flight, alternating between the plain service and one replica on Ray, on PostgreSQL."""
     model, rounds = find_pocket(), bench.count(20, 1)
     images = [draw_image(number, model.side) for number in range(BLOCK)]
 
@@ -112,10 +117,15 @@ def measure_ray_latency(bench: LoadBench) -> LoadResult:
     def run_block(service: ChildService) -> ClientStats:
         return run_senders(service.url, 1, send, 600, most=BLOCK)[0]
 
-    plain = bench.make_service(model, "plain")
-    on_ray = bench.make_service(model, "on-ray", [*_ON_RAY, "--replicas", "1"])
     stats: list[tuple[ClientStats, ClientStats]] = []
-    with plain, on_ray:
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(run_database())
+        plain, on_ray = (
+            stack.enter_context(
+                ChildService([*model.options, *words, "--store", database.make_database()], bench.folder)
+            )
+            for words in ([], [*_ON_RAY, "--replicas", "1"])
+        )
         for service in (plain, on_ray):
             run_block(service)  # warm
         for turn in range(rounds):
@@ -135,7 +145,7 @@ def measure_ray_latency(bench: LoadBench) -> LoadResult:
     }  # fmt: skip
     return LoadResult(
         "latency on Ray",
-        f"pocket, one request in flight, {len(whole[0])} requests each, by turns",
+        f"pocket on PostgreSQL, one request in flight, {len(whole[0])} requests each, by turns",
         "measured",
         f"p50 {middle[1]:.1f} against {middle[0]:.1f} ms (+{middle[1] - middle[0]:.1f}), p99 {high[1]:.1f} against "
         f"{high[0]:.1f} ms; beyond the computation p50 {beyond[1]:.1f} against {beyond[0]:.1f} ms",

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -22,7 +22,7 @@ from lab.load.cameras import SteadyCameras
 from lab.load.child_service import ChildService
 from lab.load.inputs import LoadModel, draw_image, find_photo, find_pocket, name_streams
 from lab.load.kill import LONGEST_LIFE, NEAR
-from lab.load.postgres_server import PostgresServer
+from lab.load.postgres_server import run_database
 from lab.load.replicas import NEAR_ANSWER, find_processes
 from lab.load.senders import find_percentile, run_senders
 from lab.load.throughput import ImageCost, sum_costs
@@ -42,6 +42,8 @@ class Proxy:
     """A context with nginx on a free port, as ``deploy/nginx.conf`` configures it, before services of this machine."""
 
     def __init__(self, services: Sequence[ChildService], folder: Path) -> None:
+        if MISSING:
+            raise LmrError(f"{MISSING}; install it for this experiment.")
         self.port = find_free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._folder = folder / f"nginx-{self.port}"
@@ -75,18 +77,6 @@ class Proxy:
     def pid(self) -> int:
         """Return the id of the process."""
         return self._process.pid
-
-
-@contextlib.contextmanager
-def run_database() -> Iterator[PostgresServer]:
-    """Run a database for the time of the context, with the durability that PostgreSQL has by default."""
-    if MISSING:
-        raise LmrError(f"{MISSING}; install it for this experiment.")
-    server = PostgresServer()
-    try:
-        yield server
-    finally:
-        server.remove()
 
 
 def start_replicas(

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from lab.load.bench import LoadBench, LoadResult, judge
 from lab.load.inputs import LoadModel, draw_tensor, find_photo
-from lab.load.postgres_server import PostgresServer
-from lab.load.shared_store import run_database
+from lab.load.postgres_server import PostgresServer, run_database
 from lab.scale.capacity import COMMIT_STREAMS, make_commit
 from lab.scale.sized_method import size_method
 from lmr.core.method import Method

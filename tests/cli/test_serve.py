@@ -24,7 +24,7 @@ FLAGS = [
     "model", "labels", "method", "host", "port", "token-file", "store", "resident", "max-batch", "max-step-ms",
     "max-wait-ms", "queue-images", "queue-per-stream", "timeout-ms", "max-body", "max-images", "max-pixels", "step",
     "durability", "on-store-failure", "overload", "watch", "drain-s", "create", "ray", "replicas", "replica-cpus",
-    "partitions", "mqtt",
+    "mqtt",
 ]  # fmt: skip
 HIDDEN = {"interval_s", "keys_per_stream"}  # settings that are no options
 
@@ -94,7 +94,8 @@ def test_wrong_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
         (["--model", "no-such-model"], "There is no model"),
         (["--replicas", "2"], "give --ray with them"),
         (["--ray", "--replicas", "0"], "Expected at least one replica"),
-        (["--ray", "--store", "none"], "--ray needs a --store"),
+        (["--ray", "--store", "none"], "give --store postgresql://USER@HOST/DATABASE"),
+        (["--ray", "--replicas", "2"], "share the states of streams in PostgreSQL, got the store 'lmr-state/streams"),
         (["--ray", "--mqtt", "mqtt://localhost"], "leave out --mqtt or --ray"),
         (["--mqtt", "localhost"], "Expected a broker as mqtt://host"),
     ],

@@ -36,6 +36,12 @@ class Clock:
         return self.now
 
 
+class SharedSqliteStore(SqliteStore):
+    """A store for several engines of this process, with the epochs of a store in PostgreSQL."""
+
+    shared = True
+
+
 class FragileStore(SqliteStore):
     """A store on a disk that is full as long as ``full`` says so."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING
 
 from lmr.apps.options import ModelOptions, ServerOptions
@@ -54,8 +53,8 @@ examples:
     lmr serve --labels names.txt --step 16
   one of any number of replicas behind a proxy, with the states in PostgreSQL:
     lmr serve --labels names.txt --store postgresql://lmr@db/lmr
-  replicas on a Ray cluster that runs, with the states on this machine in four files:
-    lmr serve --labels names.txt --ray auto --replicas 8 --partitions 4 --store sqlite:/var/lib/lmr/streams.sqlite
+  eight replicas on a Ray cluster that runs, with the states in PostgreSQL:
+    lmr serve --labels names.txt --ray auto --replicas 8 --store postgresql://lmr@db/lmr
   publish the answers, so that every stream appears in Home Assistant:
     lmr serve --labels names.txt --mqtt mqtt://localhost
   the same model without adaptation, to compare:
@@ -64,7 +63,7 @@ examples:
 exit codes: 0 ended by a signal, 2 the service cannot start (an error message says why)."""
 
 _DEFAULTS = ServiceSettings()
-_CLUSTER = ("replicas", "replica_cpus", "partitions")
+_CLUSTER = ("replicas", "replica_cpus")
 _UNITS = {"KB": 1000, "MB": 1000**2, "GB": 1000**3, "B": 1, "": 1}
 
 
@@ -144,7 +143,8 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         const="local",
         metavar="ADDRESS",
         help="serve with replicas on a Ray cluster: at ADDRESS, auto for the one that runs on this machine; without an "
-        "address on a cluster of this machine's cores that ends with the command. Needs pip install 'lmr[ray]'",
+        "address on a cluster of this machine's cores that ends with the command. Needs a --store in PostgreSQL, and "
+        "pip install 'lmr[ray,postgres]'",
     )
     add(
         "--replicas",
@@ -157,13 +157,6 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         type=float,
         metavar="N",
         help="with --ray: cores of a replica (default: 1)",
-    )
-    add(
-        "--partitions",
-        type=int,
-        metavar="N",
-        help="with --ray: files that the states are spread over, each written by a process of its own; the number "
-        "stays as it is for a --store (default: 1)",
     )
 
 
@@ -221,7 +214,7 @@ def run(options: argparse.Namespace) -> str | None:
     if options.ray is not None:
         _serve_on_ray(options, plan, where)
     elif any(getattr(options, key) is not None for key in _CLUSTER):
-        raise LmrError("--replicas, --replica-cpus and --partitions are for a cluster; give --ray with them.")
+        raise LmrError("--replicas and --replica-cpus are for a cluster; give --ray with them.")
     else:
         serve_classifier(plan, where, report=_report)
         leave_if_loading()
@@ -229,19 +222,11 @@ def run(options: argparse.Namespace) -> str | None:
 
 
 def _serve_on_ray(options: argparse.Namespace, plan: ServingPlan, where: ServerOptions) -> None:
-    from lmr.cluster.serving.ray_service import ReplicaCount
-    from lmr.cluster.serving.serve_on_ray import serve_on_ray
+    from lmr.cluster.ray_serve import ReplicaCount, serve_on_ray
 
     least, most = options.replicas or (2, None)
     cpus = 1.0 if options.replica_cpus is None else options.replica_cpus
-    partitions = 1 if options.partitions is None else options.partitions
-    replicas = ReplicaCount(least, most, cpus)
-    given = vars(where).copy()
-    if given.pop("mqtt") is not None:
-        raise LmrError("--mqtt publishes the answers of one service on one machine; leave out --mqtt or --ray.")
-    address = given.pop("store")
-    given["state_dir"] = os.path.dirname(address.removeprefix("sqlite:")) or "." if ":" in address else address
-    serve_on_ray(options.ray, plan, replicas=replicas, partitions=partitions, say=_report, **given)
+    serve_on_ray(options.ray, plan, where, ReplicaCount(least, most, cpus), _report)
 
 
 def _report(message: str) -> None:

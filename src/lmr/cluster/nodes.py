@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import importlib
-import os
 import platform
 import socket
 import time
@@ -32,14 +31,14 @@ class Node:
     key: str  # Ray's id of the node
     name: str  # host name, and the end of the key where several nodes share a host
     cores: int
-    memory: int  # bytes that are free
+    memory: float  # bytes that Ray gives to its processes
     versions: Mapping[str, str]
     clock: float  # seconds that its clock is ahead of ours
 
     @property
     def description(self) -> str:
         """Return the node in a line."""
-        return f"{self.name}: {self.cores} cores, {self.memory / 1e9:.1f} GB free"
+        return f"{self.name}: {self.cores} cores, {self.memory / 1e9:.1f} GB"
 
 
 def choose_threads(small: bool, nodes: Sequence[Node]) -> int:
@@ -50,20 +49,6 @@ def choose_threads(small: bool, nodes: Sequence[Node]) -> int:
 def count_places(nodes: Sequence[Node], threads: int) -> int:
     """Return the number of tasks with ``threads`` threads that the nodes have room for."""
     return max(1, sum(node.cores // threads for node in nodes))
-
-
-def count_free_places(ray: Any, cpus: float, gpus: float = 0.0) -> dict[str, int]:
-    """Return the number of processes that each node has room for now, by Ray's id of the node.
-
-    Sums over the cluster would not tell: four cores that are free on four nodes are no place for a process with two.
-    """
-    needs = [(name, amount) for name, amount in (("CPU", cpus), ("GPU", gpus)) if amount]
-    # The only source of free cores by node. A small addend: quarters of a core do not always add up to one.
-    free = ray._private.state.available_resources_per_node()
-    return {
-        node: min(int(resources.get(name, 0.0) / amount + 1e-6) for name, amount in needs)
-        for node, resources in free.items()
-    }
 
 
 def describe_nodes(nodes: Sequence[Node], threads: int) -> list[str]:
@@ -99,22 +84,9 @@ def digest_method(spec: str) -> dict[str, str]:
     return {} if file is None else {f"content of {file}": load_method_file(file)[:12]}
 
 
-def read_free_memory() -> int:
-    """Return the bytes of memory that a new process could have, including file caches; 0 if not known."""
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
-
-
 def probe() -> dict[str, Any]:
     """Describe this machine as a node."""
-    return {
-        "host": socket.gethostname(),
-        "memory": read_free_memory(),
-        "versions": list_versions(),
-        "time": time.time(),
-    }
+    return {"host": socket.gethostname(), "versions": list_versions(), "time": time.time()}
 
 
 def find_nodes(ray: Any) -> list[Node]:
@@ -140,8 +112,8 @@ def find_nodes(ray: Any) -> list[Node]:
         received = time.time()
         ahead = said["time"] - min(max(said["time"], sent), received)  # 0 if it lies between asking and hearing
         name = f"{said['host']}/{node['NodeID'][:4]}" if len(alive) > 1 else said["host"]
-        cores = int(node["Resources"]["CPU"])
-        nodes.append(Node(node["NodeID"], name, cores, said["memory"], said["versions"], ahead))
+        cores, memory = int(node["Resources"]["CPU"]), node["Resources"].get("memory", 0.0)
+        nodes.append(Node(node["NodeID"], name, cores, memory, said["versions"], ahead))
     if not nodes:
         raise LmrError("The Ray cluster has no node with a free core; start one with 'ray start'.")
     return nodes

@@ -14,6 +14,7 @@ import torch
 from engine_maker import (
     NAMES,
     Clock,
+    SharedSqliteStore,
     ask,
     check_state,
     make_engine,
@@ -30,7 +31,6 @@ from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.requests import BadInput, KeyReused, StepAnswer, StoreFailed, StreamMoved
 from lmr.service.store.postgres_store import PostgresStore
-from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import StoreError
 
@@ -40,7 +40,7 @@ def open_shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
     """Opens a store for an engine, the same states at every call."""
     identity, opened = describe_identity(make_method()), list[StateStore]()
     if request.param == "sqlite":
-        opened.append(SqliteStore(tmp_path / "s", identity, shared=True))
+        opened.append(SharedSqliteStore(tmp_path / "s", identity))
         yield lambda: opened[0]
     else:
         address = request.getfixturevalue("postgres").make_database()

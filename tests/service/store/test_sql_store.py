@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from engine_maker import SharedSqliteStore
 from lmr import LmrError
 from lmr.service.store import sql_store
 from lmr.service.store.addresses import open_store
@@ -38,7 +39,7 @@ def opener(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Opener:
     """Opens a store of a kind, the same at every call."""
     if "sqlite" in kind:
         path = tmp_path / "deep" / "lmr.sqlite"
-        return lambda identity: SqliteStore(path, identity, shared="shared" in kind)
+        return lambda identity: (SharedSqliteStore if "shared" in kind else SqliteStore)(path, identity)
     if kind == "memory":
         return lambda identity: SqliteStore(None, identity)
     server = request.getfixturevalue("postgres")

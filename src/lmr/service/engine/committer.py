@@ -296,7 +296,7 @@ class Committer:
     def _refuse(self, batch: Batch) -> None:
         """Fail the requests of a batch whose changes are lost."""
         message = f"{self.failure} This request was not applied; its stream is unchanged."
-        if self._store.shared:  # other partitions may have written their part
+        if self._store.shared:  # other databases may have written their part
             message = f"{self.failure} This request may have been applied: send it again with the same Idempotency-Key."
         for job in batch.jobs:
             if not job.early:

@@ -45,6 +45,11 @@ def open_store(address: str, identity: Mapping[str, str]) -> StateStore | None:
     return PartitionedStore(stores)
 
 
+def is_shared(address: str) -> bool:
+    """Return True if several services may use the store at an address."""
+    return address.startswith(_POSTGRES)
+
+
 def describe_store(address: str) -> str:
     """Return an address for a message: without user and password."""
     if address.startswith(_SQLITE):

@@ -35,13 +35,14 @@ class PostgresStore(SqlStore):
     A server that is restarted costs the transactions of that moment, and one attempt more for each connection.
     """
 
+    shared = True
     lock_rows = " FOR UPDATE"
 
     def __init__(self, url: str, identity: Mapping[str, str]) -> None:
         self._psycopg = require("psycopg", "postgres", "A store in PostgreSQL")
         pool = require("psycopg_pool", "postgres", "A store in PostgreSQL")
         self._options = self._read_url(url)
-        super().__init__(_name(self._options), identity, shared=True)
+        super().__init__(_name(self._options), identity)
         self._listener: psycopg.Connection[Any] | None = None
         self._seen: int | None = None  # the number of the last event of another engine
         self._check_connection()

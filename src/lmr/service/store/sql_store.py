@@ -65,10 +65,11 @@ class SqlStore(abc.ABC):
     """
 
     durable = True
+    shared = False  # True if several engines write it
     lock_rows = ""  # what keeps selected rows from changing until the end of the transaction
 
-    def __init__(self, title: str, identity: Mapping[str, str], *, shared: bool) -> None:
-        self.title, self.identity, self.shared = title, dict(identity), shared
+    def __init__(self, title: str, identity: Mapping[str, str]) -> None:
+        self.title, self.identity = title, dict(identity)
         self.replica = f"{socket.gethostname()}-{secrets.token_hex(2)}"  # tells this engine from others in events
 
     # A database.

@@ -18,15 +18,10 @@ from lmr.service.store.stored_types import StoreError
 
 
 class SqliteStore(SqlStore):
-    """One SQLite file, which no other process opens meanwhile, or memory if ``path`` is None.
+    """One SQLite file, which no other process opens meanwhile, or memory if ``path`` is None."""
 
-    ``shared`` is for several engines of one process.
-    """
-
-    def __init__(
-        self, path: str | os.PathLike[str] | None, identity: Mapping[str, str], *, shared: bool = False
-    ) -> None:
-        super().__init__(repr(str(path)), identity, shared=shared)
+    def __init__(self, path: str | os.PathLike[str] | None, identity: Mapping[str, str]) -> None:
+        super().__init__(repr(str(path)), identity)
         self.path = None if path is None else Path(path)
         self.durable = path is not None
         self._writing, self._reading = threading.RLock(), threading.RLock()
