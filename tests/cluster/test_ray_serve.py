@@ -21,6 +21,7 @@ import torch
 
 import lmr
 from lab.load.cameras import SteadyCameras
+from lab.load.child_service import ChildService
 from lab.load.inputs import draw_image, find_pocket
 from lab.load.postgres_server import PostgresServer
 from lab.load.replicas import REPLICA, find_processes, kill_replica
@@ -176,17 +177,45 @@ def test_interrupt_ends_a_start_that_waits(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture(scope="module")
-def start(postgres: PostgresServer) -> Iterator[Start]:
+def cluster(postgres: PostgresServer) -> Iterator[tuple[Any, Any]]:
     pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
     import_serve()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in VARIABLES.items():
             patch.setenv(name, value)  # nodes of this cluster are started by the test
-        with make_cluster() as (ray, _):
-            settings = ServiceSettings(drain_s=5)
-            plan = ServingPlan(list(MODEL.classes), model=MODEL.path, method=MODEL.method, settings=settings)
-            told = ReplicaPlan(plan, postgres.make_database(), None, "error", list_versions())
-            yield lambda: run_replicas(ray, told, ReplicaCount(2, cpus=0.25))
+        with make_cluster() as made:
+            yield made
+
+
+@pytest.mark.ray
+def test_command_that_was_killed_takes_its_place_again(
+    cluster: tuple[Any, Any], postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """The replicas that it leaves go on serving, and a new command replaces them."""
+    words = ["--ray", cluster[1].address, "--replicas", "1", "--replica-cpus", "0.25", "--drain-s", "1"]
+    service = ChildService([*MODEL.options, *words, "--store", postgres.make_database()], tmp_path)
+    with service, lmr.Client(service.url) as client:
+        seqs = [client.step("left", draw_image(1, MODEL.side)).seq]
+        service.kill()
+        (left,) = find_processes(os.getpid(), REPLICA)
+        seqs.append(client.step("left", draw_image(2, MODEL.side)).seq)
+        service.start()
+        end = time.monotonic() + TIMEOUT
+        while service.log.read_text().count("serving at") < 2:
+            assert time.monotonic() < end, service.read_log_end()
+            time.sleep(0.1)
+        seqs.append(client.step("left", draw_image(3, MODEL.side)).seq)
+        assert find_processes(os.getpid(), REPLICA) != [left]
+        assert service.terminate()[0] == 0, service.read_log_end()
+    assert seqs == [1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def start(cluster: tuple[Any, Any], postgres: PostgresServer) -> Start:
+    settings = ServiceSettings(drain_s=5)
+    plan = ServingPlan(list(MODEL.classes), model=MODEL.path, method=MODEL.method, settings=settings)
+    told = ReplicaPlan(plan, postgres.make_database(), None, "error", list_versions())
+    return lambda: run_replicas(cluster[0], told, ReplicaCount(2, cpus=0.25))
 
 
 @pytest.fixture(scope="module")
