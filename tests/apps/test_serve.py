@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import lmr
+from lab.load.postgres_server import MISSING, PostgresServer
 from lmr.apps.options import ServerOptions
 from lmr.apps.serve import (
     ServingPlan,
@@ -241,3 +242,34 @@ def test_classes_are_changed_over_http_and_stay_changed(tmp_path: Path) -> None:
     with pytest.raises(LmrError, match="another classes or prompts"):
         run(["red ring", "blue ring"], look_again)
     assert len(found) == 2
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_database_that_goes_away_is_told_and_comes_back() -> None:
+    """What was acknowledged is there, and the service was not started again."""
+    server, seqs = PostgresServer("fsync=off"), list[int]()
+
+    def look(url: str, stop: Callable[[], None]) -> None:
+        try:
+            with lmr.Client(url, patience=TIMEOUT) as client:
+                seqs.append(client.step("cam", make_file()).seq)
+                server.stop("immediate")
+                headers = {"Content-Type": "image/png"}
+                refused = httpx.post(
+                    f"{url}/v1/streams/cam/images", content=make_file(), headers=headers, timeout=TIMEOUT
+                )
+                assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
+                assert client.readiness() == "degraded"
+                server.start()
+                seqs.append(client.step("cam", make_file()).seq)
+                assert client.readiness() == "ready"
+        finally:
+            stop()
+
+    plan = ServingPlan(NAMES, model="pocket", method="lmr")
+    try:
+        where = ServerOptions(port=0, store=server.url)
+        serve_classifier(plan, where, report=lambda line: None, on_ready=look)
+    finally:
+        server.remove()
+    assert seqs == [1, 2]

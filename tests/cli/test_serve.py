@@ -92,6 +92,8 @@ def test_wrong_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
         (["--port", "99999"], "Cannot listen on"),
         (["--method", "ecalp"], "choose another method"),
         (["--model", "no-such-model"], "There is no model"),
+        (["--store", "postgresql://lmr@127.0.0.1:1/lmr"], "Cannot reach the store 'lmr' at 127.0.0.1:1"),
+        (["--store", "mysql://db/lmr"], "Expected a store as sqlite:FILE, postgresql://USER@HOST/DATABASE"),
         (["--replicas", "2"], "give --ray with them"),
         (["--ray", "--replicas", "0"], "Expected at least one replica"),
         (["--ray", "--store", "none"], "give --store postgresql://USER@HOST/DATABASE"),

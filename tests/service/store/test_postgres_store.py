@@ -14,6 +14,7 @@ from lmr import LmrError
 from lmr.service.store import postgres_store
 from lmr.service.store.addresses import open_store
 from lmr.service.store.postgres_store import PostgresStore
+from lmr.service.store.schema import MIGRATIONS
 from lmr.service.store.stored_types import (
     KeptAnswer,
     StoredEvent,
@@ -80,6 +81,22 @@ def test_newer_and_foreign_databases_are_refused(postgres: PostgresServer, url: 
     postgres.execute("CREATE TABLE things (x INT)", foreign)
     with pytest.raises(LmrError, match="not a store of lmr; give another --store"):
         PostgresStore(foreign, IDENTITY)
+
+
+def test_database_of_the_last_version_is_upgraded_at_once_or_not_at_all(
+    postgres: PostgresServer, url: str, opened: Callable[[], PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(opened(), "a", "1")
+    postgres.execute("INSERT INTO steps VALUES (1, 1, 'old')", url)
+    postgres.execute("UPDATE facts SET value = '3' WHERE name = 'version'", url)
+    with monkeypatch.context() as patch:
+        patch.setitem(MIGRATIONS, 4, [*MIGRATIONS[4], "DELETE FROM missing"])
+        with pytest.raises(LmrError, match=r"Cannot use the store .*missing"):
+            PostgresStore(url, IDENTITY)
+    assert postgres.execute("SELECT note FROM steps", url) == [("old",)]
+    assert opened().claim("a").state == StoredState(b"1")
+    assert postgres.execute("SELECT note FROM steps", url) == []
+    assert postgres.execute("SELECT value FROM facts WHERE name = 'version'", url) == [("4",)]
 
 
 def test_order_of_databases_is_kept(postgres: PostgresServer) -> None:
