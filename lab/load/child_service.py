@@ -62,6 +62,14 @@ class ChildService:
                     raise LmrError(f"The service did not become ready; the end of its log:\n{self.read_log_end()}")
                 time.sleep(0.05)
 
+    def wait_for_log(self, text: str, times: int = 1) -> None:
+        """Wait until a text is in the log so many times."""
+        end = time.monotonic() + START_SECONDS
+        while self.log.read_text("utf-8", errors="replace").count(text) < times:
+            if time.monotonic() > end:
+                raise LmrError(f"Expected {text!r} in the log of the service; its end:\n{self.read_log_end()}")
+            time.sleep(0.1)
+
     def terminate(self) -> tuple[int | None, float]:
         """Send SIGTERM; return the exit code (None if it had to be killed) and the seconds that it took."""
         process, began = self._process, time.monotonic()

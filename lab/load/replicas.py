@@ -37,6 +37,7 @@ def measure_replicas(bench: LoadBench) -> LoadResult:
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(run_database())
         service = stack.enter_context(ChildService([*options, "--store", database.url], bench.folder))
+        service.wait_for_log("serving at")  # a start of Serve in which a replica dies has failed
         cameras = stack.enter_context(SteadyCameras(service.url, model, count))
         spec, watched = service.read_spec()
         began, crashes = time.monotonic(), 0

@@ -195,15 +195,13 @@ def test_command_that_was_killed_takes_its_place_again(
     words = ["--ray", cluster[1].address, "--replicas", "1", "--replica-cpus", "0.25", "--drain-s", "1"]
     service = ChildService([*MODEL.options, *words, "--store", postgres.make_database()], tmp_path)
     with service, lmr.Client(service.url) as client:
+        service.wait_for_log("serving at")
         seqs = [client.step("left", draw_image(1, MODEL.side)).seq]
         service.kill()
         (left,) = find_processes(os.getpid(), REPLICA)
         seqs.append(client.step("left", draw_image(2, MODEL.side)).seq)
         service.start()
-        end = time.monotonic() + TIMEOUT
-        while service.log.read_text().count("serving at") < 2:
-            assert time.monotonic() < end, service.read_log_end()
-            time.sleep(0.1)
+        service.wait_for_log("serving at", 2)  # the replica that was left answers meanwhile
         seqs.append(client.step("left", draw_image(3, MODEL.side)).seq)
         assert find_processes(os.getpid(), REPLICA) != [left]
         assert service.terminate()[0] == 0, service.read_log_end()

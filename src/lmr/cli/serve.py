@@ -144,7 +144,7 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         metavar="ADDRESS",
         help="serve with replicas on a Ray cluster: at ADDRESS, auto for the one that runs on this machine; without an "
         "address on a cluster of this machine's cores that ends with the command. Needs a --store in PostgreSQL, and "
-        "pip install 'lmr[ray,postgres]'",
+        "pip install 'lmr[serve,ray,postgres]'",
     )
     add(
         "--replicas",
