@@ -31,6 +31,18 @@ def test_cluster_that_cannot_be_reached_is_an_error_with_advice(monkeypatch: pyt
         pass
 
 
+def test_machine_that_is_too_busy_for_a_cluster_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray gives up after half a minute, with an exception of no kind."""
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
+
+    def give_up(**given: object) -> None:
+        raise Exception("The current node timed out during startup. This could happen because of load.")
+
+    monkeypatch.setattr(ray, "init", give_up)
+    with pytest.raises(LmrError, match=r"'local': The current node timed out .* too busy to start one.*; try it again"):
+        connect().__enter__()
+
+
 def test_port_that_does_not_answer_is_an_error_at_once() -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
     with socket.socket() as taken:  # bound, and not listening: connections are refused

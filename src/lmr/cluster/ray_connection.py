@@ -47,7 +47,7 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
         yield ray
         return
     if address.startswith("ray://"):
-        raise LmrError(f"Ray Client ({address!r}) does not show the nodes' free cores. {NODE_HINT}")
+        raise LmrError(f"Ray Client ({address!r}) is not supported. {NODE_HINT}")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         quiet |= {"num_cpus": count_cores(), "include_dashboard": False}
@@ -56,7 +56,7 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
     try:
         _try_port(address)
         ray.init(address=address, **quiet)
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray raises any, also plain ones
         raise LmrError(_explain(address, error)) from error
     try:
         yield ray
@@ -74,7 +74,9 @@ def _explain(address: str, error: Exception) -> str:
             "Install the same versions on every machine."
         )
     hint = f"check the address. {NODE_HINT}"
-    if address == "auto":
+    if address == LOCAL:
+        hint = "the machine may be too busy to start one, or lack memory; try it again."
+    elif address == "auto":
         hint = "start one with 'ray start --head', or leave 'auto' out."
     reason = lines[0] if lines else type(error).__name__
     return f"Cannot reach a Ray cluster at {address!r}: {reason.rstrip('.')}; {hint}"
