@@ -215,6 +215,52 @@ def test_float32_answers_are_the_same_for_every_batching() -> None:
     assert (expected - follow(BEGINS_BAD)[1]).abs().max() < 1e-2
 
 
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
+def test_share_follows_the_reference_in_every_batching(share: float) -> None:
+    """Only the share of a drifted stream's images enters the gradient; with a tenth, blocks without any occur."""
+    phases = LIFE[1:4]
+    images, reference = draw_life(phases), make_reference(**FAST, share=share)
+    expected = reference.step(images)
+    assert reference.steps > 0
+    assert reference.slack > 1e-6
+    for size in (1, 7, 64):
+        method = lmr.create("steady", make_classifier(), **FAST, share=share)
+        torch.testing.assert_close(flow(method, images, size), expected, atol=1e-9, rtol=0)
+        check_state(method, reference)
+    whole = lmr.create("steady", make_classifier(), **FAST)
+    assert (flow(whole, images, 64) - expected).abs().max() > 1e-3
+
+
+def test_share_of_streams_of_a_mixed_batch_is_that_of_each_alone() -> None:
+    spec: dict[str, Any] = FAST | {"share": 0.4, "prior": "uniform"}
+    streams = [draw_life((BAD,), seed) for seed in (0, 1, 2)]
+    mixed, alone = (lmr.create("steady", make_classifier(), **spec, streams=count) for count in (3, 1))
+    order = torch.tensor([0, 2, 1, 1, 0, 2, 0, 0, 1, 2, 2, 1, 0, 1, 2]).repeat(24)
+    rank = torch.stack([(order == k).cumsum(0) - 1 for k in range(3)]).gather(0, order[None])[0]
+    images = torch.stack([streams[k][n] for k, n in zip(order.tolist(), rank.tolist(), strict=True)])
+    parts = zip(images.split(11), order.split(11), strict=True)
+    logits = torch.cat([mixed.step(part, streams=ids).logits for part, ids in parts])
+    for k in range(3):
+        alone.reset()
+        torch.testing.assert_close(logits[order == k], flow(alone, streams[k], 64), atol=1e-9, rtol=0)
+    assert int(alone.state["steps"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "backwards"), [(0.25, 8, 0.25), (0.25, 1, 0.25), (0.5, 64, 0.5), (0.3, 20, 0.3), (1e-9, 8, 1 / 32)]
+)
+def test_share_counts_its_passes(share: float, size: int, backwards: float) -> None:
+    passes = count_passes(lmr.create("steady", make_classifier(), share=share), size)
+    assert passes is not None
+    assert (passes.forwards, passes.backwards) == (1, backwards)
+
+
+@pytest.mark.parametrize("share", [0, 1.5])
+def test_bad_share_gets_a_sentence(share: float) -> None:
+    with pytest.raises(lmr.LmrError, match="share"):
+        lmr.create("steady", make_classifier(), share=share)
+
+
 @pytest.mark.parametrize("prior", ["history", "uniform"])
 def test_bias_alone_adapts_at_the_cost_of_the_frozen_model_without_a_learning_rate(prior: str) -> None:
     images, values = draw_life(LIFE[1:3]), FAST | {"lr": 0.0, "prior": prior}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -172,6 +173,22 @@ class SteadyReference(book.Reference):
 
     def learn(self, image: Tensor, novelty: float) -> list[float]:
         """Add what one image of a drifted stream says to the sums of the next step; return its answer."""
+        row = self.learn_margin(image, novelty) if self.selects() else self.score(image[None], self.norms)[0].tolist()
+        answer = [value + offset for value, offset in zip(row, self.bias, strict=True)]
+        self.fresh += novelty
+        self.age += novelty
+        self.answers = [a + novelty * p for a, p in zip(self.answers, book.softmax(answer), strict=True)]
+        return answer
+
+    def selects(self) -> bool:
+        """Whether this image enters the gradient: of the first n images of a stream, the share of n, rounded up."""
+        self.passed = False
+        share = Fraction(str(self.share))
+        counts = [math.ceil(share * n) for n in (self.images, self.images + 1)]
+        return counts[0] < counts[1]
+
+    def learn_margin(self, image: Tensor, novelty: float) -> list[float]:
+        """Add the gradient, weight and mass of one image to the sums of the next step; return its logits."""
         leaves = [(w.clone().requires_grad_(), b.clone().requires_grad_()) for w, b in self.norms]
         logits = self.score(image[None], leaves)
         row = logits[0].tolist()
@@ -185,13 +202,9 @@ class SteadyReference(book.Reference):
             slopes = self.differentiate([row], [sample], [target]) * (sample.weight + self.eps) * novelty
             pulled = torch.autograd.grad(logits, [t for norm in leaves for t in norm], slopes)
             self.gradient = [a + b for a, b in zip(self.gradient, pulled, strict=True)]
-        answer = [value + offset for value, offset in zip(row, self.bias, strict=True)]
         self.weight += weight
         self.gained[sample.label] += weight
-        self.fresh += novelty
-        self.age += novelty
-        self.answers = [a + novelty * p for a, p in zip(self.answers, book.softmax(answer), strict=True)]
-        return answer
+        return row
 
     def end_block(self) -> None:
         """Eight images of the stream are over: perhaps take a step, and judge the domain."""

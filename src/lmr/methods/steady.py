@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from lmr.core.bases.margin import MarginMethod
 from lmr.core.card import Card, Preset, Role, Switch
 from lmr.core.functional.margin import TEN_CLASSES, adapt_margin, correct_bias
+from lmr.core.functional.pace import select_numbers
 from lmr.core.functional.prior import parse_prior, share_counts
 from lmr.core.method import Phase, Ranges
 from lmr.core.optim import Optimizer
@@ -68,14 +69,19 @@ class Steady(MarginMethod):
 
     With ``prior="history"`` the stream is expected to begin with ordinary images. With "uniform" or given shares it
     adapts from the first image on. With ``lr=0.0`` only the bias adapts, at the cost of the frozen model.
+
+    With ``share`` below 1, only that share of a drifted stream's images enters margin, mass and gradient; all images
+    are answered, and all answers enter the bias correction.
     """
 
     class_sums = ("mass", "running", "history")
 
     prior: Literal["history", "uniform"] | tuple[float, ...] = "history"  # class shares: counted, equal, or given
+    share: float = 1.0  # share of a drifted stream's images that enter the loss, evenly spaced by the stream's count
 
     def prepare(self) -> None:
         super().prepare()
+        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "share")
         self.optim = Optimizer("adam", self.lr)
         self._given = None if self.prior == "history" else parse_prior(self.prior, self.classifier.prototypes)
 
@@ -159,17 +165,21 @@ class Steady(MarginMethod):
             logits[missing] = self.classifier(images[missing])
         if not bool(adapting.any()):
             return logits, torch.zeros_like(adapting), state
-        own, novelty = streams.take(adapting), novelty[adapting]
-        before, reliable, new = logits[adapting], torch.zeros_like(adapting), dict[str, Tensor]()
+        reliable, new = torch.zeros_like(adapting), dict[str, Tensor]()
         if self._restores():
-            measured = self.tower.measure(images[adapting], state["norms"], own, self._measure)  # eqs. 2, 5-8, 10
-            margin, reliable[adapting], before, weight, top, _ = measured.values
-            weight = weight * novelty
-            target = adapt_margin(state["mass"], torch.zeros_like(weight), top, own, self.gamma0, self.beta, self.eps)
-            new["gradient"] = measured.pull_back(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
-            new["weight"] = own.sum(weight)
-            new["gained"] = own.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))
-        answers = before + own.spread(state["bias"])  # eq. 15
+            selected = adapting & select_numbers(streams.spread(state["images"]) + streams.rank(), self.share)
+            logits = self.tower.recompute_logits(logits, adapting & ~selected, images, state["norms"], streams)
+            if bool(selected.any()):
+                some = streams.take(selected)
+                measured = self.tower.measure(images[selected], state["norms"], some, self._measure)  # eqs. 2, 5-8, 10
+                margin, reliable[selected], logits[selected], weight, top, _ = measured.values
+                weight, alone = weight * novelty[selected], torch.zeros_like(weight)
+                target = adapt_margin(state["mass"], alone, top, some, self.gamma0, self.beta, self.eps)
+                new["gradient"] = measured.pull_back(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
+                new["weight"] = some.sum(weight)
+                new["gained"] = some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))
+        own, novelty = streams.take(adapting), novelty[adapting]
+        answers = logits[adapting] + own.spread(state["bias"])  # eq. 15
         logits[adapting] = answers
         new["fresh"] = new["age"] = own.sum(novelty)
         new["answers"] = own.sum(answers.softmax(1) * novelty.unsqueeze(1))
@@ -299,6 +309,10 @@ class Steady(MarginMethod):
         looking = ((self.state["looked"] < LOOK) & (self.state["quiet_clarity"] > 0)).tolist()
         pairs = zip(adapting, looking, strict=True)
         return ["adapting" if adapts else "looking" if looks else "quiet" for adapts, looks in pairs]
+
+    @property
+    def cycle(self) -> int:
+        return min(LOOK, int(1 / self.share)) if self._restores() else 1
 
     def fill_state(self, images: Tensor) -> None:
         mean = describe_pixels(images).mean(0).to(self.classifier.prototypes.dtype)

@@ -59,3 +59,14 @@ def select_samples(streams: Streams, share: float) -> Tensor:
     selected = torch.tensor([count_selected(size, share) for size in sizes.tolist()], device=rank.device)
     count, size = streams.spread(selected), streams.spread(sizes)
     return (rank + 1) * count // size > rank * count // size
+
+
+def select_numbers(numbers: Tensor, share: float) -> Tensor:
+    """Select images by their numbers in the stream, from 0: bool [B], ceil(share n) of the first n, evenly spaced.
+
+    No other image decides whether one is selected, so that the selection does not depend on the batches.
+    """
+    if share == 1:
+        return torch.ones_like(numbers, dtype=torch.bool)
+    before, after = ((share * (numbers + more).double() - 1e-8).ceil() for more in (0, 1))
+    return after > before
