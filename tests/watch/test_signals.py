@@ -11,16 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmr.watch.settings import Thresholds
-from lmr.watch.signals import Signals, Tally, add_images, effective_number, find_alarms, measure
+from lmr.watch.signals import Signals, Tally, add_images, effective_number, find_alarms, measure, measure_sureness
 
 CLASSES, MEMORY = 4, 8
+Compared = tuple[int, int, float, float, float]  # labels and entropies, adapted and frozen, and how sure
 WELL = Signals(100, 0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.01, 1.0)
 IMAGES = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 1.5), st.floats(0, 1.5)), min_size=1, max_size=40
+    st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 1.5), st.floats(0, 1.5), st.floats(0.01, 1)),
+    min_size=1,
+    max_size=40,
 )
 
 
-def compute_plainly(images: list[tuple[int, int, float, float]]) -> dict[str, float]:
+def compute_plainly(images: list[Compared]) -> dict[str, float]:
     """The definition: averages with weight (1 - 1/memory) ** age, by loops."""
     weights = [(1 - 1 / MEMORY) ** age for age in range(len(images) - 1, -1, -1)]
     total = sum(weights)
@@ -35,10 +38,13 @@ def compute_plainly(images: list[tuple[int, int, float, float]]) -> dict[str, fl
     def mean(values: list[float]) -> float:
         return sum(w * value for w, value in zip(weights, values, strict=True)) / total
 
+    certain = [mean([image[4] * (image[1] == label) for image in images]) for label in range(CLASSES)]
+    sure = [value / sum(certain) for value in certain]
     tops = [max(share(which, label) for label in range(CLASSES)) for which in (0, 1)]
     return {
         "concentration": spread(0) / spread(1),
-        "frozen_classes": spread(1),
+        "sureness": mean([image[4] for image in images]),
+        "sure_classes": math.exp(-sum(p * math.log(p) for p in sure if p > 0)),
         "top_share": tops[0] - tops[1],
         "entropy": mean([image[2] for image in images]),
         "frozen_entropy": mean([image[3] for image in images]),
@@ -46,23 +52,31 @@ def compute_plainly(images: list[tuple[int, int, float, float]]) -> dict[str, fl
     }
 
 
-def tally_in_parts(images: list[tuple[int, int, float, float]], part: int) -> Tally:
+def tally_in_parts(images: list[Compared], part: int) -> Tally:
     tally = Tally.begin(CLASSES)
     for first in range(0, len(images), part):
-        a, b, h, g = zip(*images[first : first + part], strict=True)
-        tally = add_images(tally, torch.tensor([a, b]), torch.tensor([h, g], dtype=torch.float64), MEMORY)
+        a, b, h, g, s = zip(*images[first : first + part], strict=True)
+        entropies, sureness = (torch.tensor(values, dtype=torch.float64) for values in ([h, g], s))
+        tally = add_images(tally, torch.tensor([a, b]), entropies, sureness, MEMORY)
     return tally
 
 
 @given(IMAGES, st.integers(1, 50))
 def test_signals_are_their_definition_however_the_images_are_batched(
-    images: list[tuple[int, int, float, float]], part: int
+    images: list[Compared], part: int
 ) -> None:
     tally = tally_in_parts(images, part)
     assert tally.compared == len(images)
     found = dataclasses.asdict(measure(tally, 0, (), None))
     for key, value in compute_plainly(images).items():
         assert found[key] == pytest.approx(value, abs=1e-9), key
+
+
+def test_answers_are_sure_above_one_half() -> None:
+    logits = torch.tensor([[0.5, 0.5, 1e-9], [0.75, 0.15, 0.1], [0.4, 0.3, 0.3], [1.0, 1e-30, 1e-30]]).log()
+    assert measure_sureness(logits).tolist() == pytest.approx([0, 0.5, 0, 1], abs=1e-6)
+    tally = add_images(Tally.begin(3), torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1), torch.zeros(1), MEMORY)
+    assert (tally.averages[-2], tally.averages[-1]) == (0, None)
 
 
 def test_effective_number_counts_equal_shares() -> None:
@@ -107,7 +121,7 @@ LOW = 0.2 * math.log(100) / math.log(1000)
         ({"not_finite": 3}, "not finite"),
         ({"concentration": 0.49, "top_share": 0.26}, "concentration"),
         ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001, "concentration": 0.89}, "entropy"),
-        ({"entropy": 1.51, "frozen_entropy": 1.5, "frozen_classes": 4.9}, "doubt"),
+        ({"entropy": 1.51, "frozen_entropy": 1.5, "sureness": 0.37, "sure_classes": 4.9, "compared": 16}, "doubt"),
         ({"canaries": 0.79, "concentration": 0.89}, "canaries"),
         ({"canary_fall": 0.2, "concentration": 0.89}, "canaries"),
         ({"drift": 0.31, "steps": 1000}, "drift"),
@@ -121,7 +135,7 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         entropy=0.2,
         entropy_ratio=3,
         doubt=1,
-        doubt_entropy=0.38,
+        doubt_sureness=0.36,
         canary_agreement=0.8,
         canary_fall=0.1,
         spread=0.9,
@@ -139,11 +153,12 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         {"top_share": 0.9},
         {"entropy": 0.001, "frozen_entropy": 0.2, "concentration": 0.8},
         {"entropy": 0.001, "frozen_entropy": 0.9},  # a better model becomes sure, too
-        {"entropy": 9.0, "frozen_entropy": 1.5},  # it is not known how many classes the frozen model predicts
-        {"entropy": 9.0, "frozen_entropy": 1.5, "frozen_classes": 5.1},  # not few
-        {"entropy": 9.0, "frozen_entropy": 1.8, "frozen_classes": 1.0},  # the frozen model is not sure
-        {"entropy": 1.5, "frozen_entropy": 1.5, "frozen_classes": 1.0},  # and the adapted one is as sure
-        {"entropy": 9.0, "frozen_entropy": 1.5, "frozen_classes": 1.0, "compared": 27},
+        {"entropy": 9.0, "sureness": 0.5},  # it is not known how many classes the sure answers show
+        {"entropy": 9.0, "sureness": 0.5, "sure_classes": 5.1},  # not few
+        {"entropy": 9.0, "sureness": 0.35, "sure_classes": 1.0},  # the frozen model is seldom sure
+        {"entropy": 1.0, "sureness": 0.5, "sure_classes": 1.0},  # and the adapted one is as sure
+        {"entropy": 9.0, "sureness": 0.5, "sure_classes": 1.0, "concentration": 0.89},  # and its answers are narrower
+        {"entropy": 9.0, "sureness": 0.5, "sure_classes": 1.0, "compared": 15},
         {"drift": 0.74, "steps": 9000},  # and moves
         {"concentration": 0.1, "top_share": 0.9, "compared": 27},
         {"agreement": 0.0},
@@ -157,7 +172,7 @@ def test_what_is_no_alarm(change: dict[str, float]) -> None:
 
 def test_few_classes_are_fewer_where_there_are_few() -> None:
     def find(classes: int, number: float) -> tuple[str, ...]:
-        doubtful = dataclasses.replace(WELL, entropy=0.2, frozen_entropy=0.1, frozen_classes=number)
+        doubtful = dataclasses.replace(WELL, entropy=0.2, frozen_entropy=0.1, sureness=0.9, sure_classes=number)
         return find_alarms(doubtful, Thresholds(), classes, 32)
 
     assert [find(4, number) for number in (1.9, 2.1)] == [("doubt",), ()]

@@ -84,7 +84,7 @@ def change(key: str, value: Any, part: str = "") -> Callable[[dict[str, Any]], o
         (change("images", -1), "its watch.images"),
         (change("more", 1), "its watch is not of its type"),
         (lambda watch: watch["events"][0]["signals"].pop("drift"), "its watch.events.signals is not of its type"),
-        (lambda watch: watch["events"][0]["signals"].update(frozen_classes="5"), "frozen_classes is not of its type"),
+        (lambda watch: watch["events"][0]["signals"].update(sure_classes="5"), "sure_classes is not of its type"),
         (change("rollbacks", [10**9], "health"), "steps that are still to come"),
         (change("born", 10**9, "health"), "steps that are still to come"),
         (change("level", "rolled back", "health"), "rests without an end"),
@@ -113,7 +113,8 @@ def test_reasons(content: bytes, forge: Callable[[dict[str, Any]], object], reas
     ("name", "value", "reason"),
     [
         ("watch/0/sums", torch.tensor([0.0, 0.0, 1e300], dtype=torch.float64), "sums are larger"),
-        ("watch/0/classes", torch.full((2, 6), 1e300, dtype=torch.float64), "do not weigh"),
+        ("watch/0/classes", torch.full((3, 6), 1e300, dtype=torch.float64), "do not weigh"),
+        ("watch/0/classes", torch.full((2, 6), 1.0, dtype=torch.float64), "another shape"),
         ("watch/0/snapshot/77/norms", torch.zeros(1), "belong to nothing"),
         ("watch/9/sums", torch.zeros(3).double(), "belong to nothing"),
         ("watch/0/canaries", torch.zeros(()), "canaries have another type"),

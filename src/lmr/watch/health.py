@@ -72,7 +72,7 @@ def advance(
         if alarms:
             return enter(new, Level.WATCH), Action.NONE
         return new, Action.SNAPSHOT if new.quiet % rules.quiet == 0 else Action.NONE
-    if alarms and (act or not new.level.rests) and (new.seen >= rules.confirm or Alarm.NOT_FINITE in alarms):
+    if alarms and (act or not new.level.rests) and new.seen >= _count_confirming(alarms, rules):
         if act:
             return _respond(new, snapshot, rules)
         return (new if new.level is Level.ALARM else enter(new, Level.ALARM)), Action.NONE
@@ -80,6 +80,13 @@ def advance(
         new = replace(new, rest=new.rest - 1)
         return (new if new.rest else enter(new, Level.WATCH)), Action.NONE
     return (enter(new, Level.OK) if new.quiet >= rules.quiet else new), Action.NONE
+
+
+def _count_confirming(alarms: tuple[str, ...], rules: Thresholds) -> int:
+    """Return the images that must be compared under suspicion before these alarms are acted on."""
+    if Alarm.NOT_FINITE in alarms:
+        return 0
+    return min(rules.confirm, rules.doubt_confirm) if Alarm.DOUBT in alarms else rules.confirm
 
 
 def enter(now: Health, level: Level, rest: int = 0) -> Health:

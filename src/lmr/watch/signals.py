@@ -16,7 +16,7 @@ from lmr.watch.settings import Thresholds
 POINTS = 5  # of the canaries' history, in each of the two means that are compared
 FREE_STEPS = 1000  # in which the limit of the drift does not grow
 IGNORED_FALL = 2  # canaries: a fall of two or fewer is no alarm
-FEW_CLASSES = 5  # effective number of classes that a stream shows if some of them dominate it
+FEW_CLASSES = 5  # effective number of classes in sure answers to a stream that some classes dominate, at most
 
 
 class Alarm(enum.StrEnum):
@@ -34,27 +34,29 @@ class Alarm(enum.StrEnum):
 class Tally:
     """Sums over the compared images of a stream, the older an image the smaller its weight; float64, on the CPU."""
 
-    classes: Tensor  # [2, C] weights of the predicted classes: adapted, frozen
+    classes: Tensor  # [3, C] weights of predicted classes: adapted, frozen, and frozen by how sure each answer is
     sums: Tensor  # [3] weighted sums: entropy adapted, entropy frozen, equal labels
     compared: int = 0  # images so far
 
     @cached_property
     def averages(self) -> tuple[float | None, ...]:
-        """Concentration, excess of the top share, entropy adapted and frozen, agreement, classes of the frozen model.
+        """Concentration, excess of the top share, entropy adapted and frozen, agreement, sureness, sure classes.
 
         None before the first image. Cached, because between two comparisons they are needed at every step.
         """
         if not self.compared:
-            return (None,) * 6
-        adapted, frozen = self.classes
-        weight, classes = float(adapted.sum()), effective_number(frozen)
+            return (None,) * 7
+        adapted, frozen, sure = self.classes
+        weight, sureness = float(adapted.sum()), float(sure.sum())
+        concentration = effective_number(adapted) / effective_number(frozen)
         top_share = (float(adapted.max()) - float(frozen.max())) / weight
-        return effective_number(adapted) / classes, top_share, *(float(value) / weight for value in self.sums), classes
+        means = (float(value) / weight for value in (*self.sums, sureness))
+        return concentration, top_share, *means, effective_number(sure) if sureness else None
 
     @classmethod
     def begin(cls, classes: int) -> Tally:
         """Return the tally of a stream without any comparison yet."""
-        return cls(torch.zeros(2, classes, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+        return cls(torch.zeros(3, classes, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
@@ -72,17 +74,27 @@ class Signals:
     drift: float | None
     agreement: float | None  # on the stream; shown, never an alarm: under heavy drift the frozen model is wrong
     steps: int = 0  # since the start of the state
-    frozen_classes: float | None = None  # effective number of classes that the frozen model predicts
+    sureness: float | None = None  # of the frozen model: how far its probabilities are above 1/2, doubled
+    sure_classes: float | None = None  # effective number of classes it predicts, answers weighted by their sureness
 
 
-def add_images(tally: Tally, labels: Tensor, entropies: Tensor, memory: int) -> Tally:
-    """Add n images to a tally, in order: ``labels`` and ``entropies`` [2, n] of the adapted and the frozen model."""
+def measure_sureness(logits: Tensor) -> Tensor:
+    """Return how sure each answer is [n], in float64: 0 up to a probability of 1/2, then in proportion, 1 at 1."""
+    return (2 * logits.double().softmax(1).amax(1) - 1).clamp(min=0)
+
+
+def add_images(tally: Tally, labels: Tensor, entropies: Tensor, sureness: Tensor, memory: int) -> Tally:
+    """Add n images to a tally, in order.
+
+    ``labels`` and ``entropies`` [2, n] are those of the adapted and the frozen model, ``sureness`` [n] of the frozen.
+    """
     count, keep = labels.shape[1], 1 - 1 / memory
     weights = keep ** torch.arange(count - 1, -1, -1, dtype=torch.float64)
     same = (labels[0] == labels[1]).double()
     fresh = torch.cat([entropies.double(), same.unsqueeze(0)]) @ weights
     classes = keep**count * tally.classes
-    classes.scatter_add_(1, labels, weights.expand(2, -1))
+    counted = torch.stack([weights, weights, weights * sureness])
+    classes.scatter_add_(1, labels[[0, 1, 1]], counted)
     return Tally(classes, keep**count * tally.sums + fresh, tally.compared + count)
 
 
@@ -104,7 +116,7 @@ def measure(
 
     The last points of the history are compared with those before them, or with ``earlier`` while the history is short.
     """
-    concentration, top_share, entropy, frozen_entropy, agreement, frozen_classes = tally.averages
+    concentration, top_share, entropy, frozen_entropy, agreement, sureness, sure_classes = tally.averages
     fall = None
     before = average_earlier(canaries, earlier)
     if canaries and before is not None:
@@ -122,7 +134,8 @@ def measure(
         drift if drift is not None and math.isfinite(drift) else None,
         agreement,
         steps,
-        frozen_classes,
+        sureness,
+        sure_classes,
     )
 
 
@@ -142,8 +155,8 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
     random walk, the root of the steps, and so does the limit.
     Where one class really dominates, a method that expects all classes equally often moves answers away from it, and
     they become less sure than the frozen model's. The same is seen where adapting helps, under heavy noise that makes
-    the frozen model prefer a class. But there the frozen model is not sure, or it predicts many classes. So doubt is an
-    alarm only while the frozen model is sure and predicts few classes.
+    the frozen model prefer a class. But there the frozen model is seldom sure, or its sure answers show many classes.
+    So doubt is an alarm only while it is often sure, of few classes, and the answers are not narrower.
     One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
     """
     found = [Alarm.NOT_FINITE] if signals.not_finite >= limits.not_finite else []
@@ -154,14 +167,15 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
         low = limits.entropy * math.log(classes) / math.log(1000)
         if narrower and _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
             found.append(Alarm.ENTROPY)
-        sure = _below(signals.frozen_entropy, limits.doubt_entropy * math.log(classes))
-        few = _below(signals.frozen_classes, min(FEW_CLASSES, classes / 2))
-        if sure and few and _above(signals.entropy, limits.doubt * (signals.frozen_entropy or 0.0)):
-            found.append(Alarm.DOUBT)
         least = IGNORED_FALL / max(canaries, 1) + 1e-9  # the fall is a difference of rounded means
         fallen = _above(signals.canary_fall, max(limits.canary_fall, least))
         if narrower and (fallen or _below(signals.canaries, limits.canary_agreement)):
             found.append(Alarm.CANARIES)
+    if signals.compared >= limits.doubt_least and not _below(signals.concentration, limits.spread):
+        few = _below(signals.sure_classes, min(FEW_CLASSES, classes / 2))
+        sure = few and _above(signals.sureness, limits.doubt_sureness)
+        if sure and _above(signals.entropy, limits.doubt * (signals.frozen_entropy or 0.0)):
+            found.append(Alarm.DOUBT)
     if _above(signals.drift, limits.drift * math.sqrt(max(1.0, signals.steps / FREE_STEPS))):
         found.append(Alarm.DRIFT)
     return tuple(found)

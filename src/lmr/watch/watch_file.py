@@ -225,12 +225,12 @@ def _check_tensors(watch: StreamWatch, classifier: ZeroShot) -> None:
         if not bool(own.isfinite().all()) or bool((own < 0).any()):
             raise ValueError(f"its {key} are negative or not finite")
     # The last image weighs 1 and every earlier one less; entropies are at most ln C, and labels are equal or not.
-    weights = tally.classes.sum(1).tolist()
+    *weights, sure = tally.classes.sum(1).tolist()
     low, high = (1 - _ROUNDING, tally.compared * (1 + _ROUNDING)) if tally.compared else (0.0, 0.0)
     most = weights[0] * (math.log(classifier.classes) + 1)
     if not all(low <= weight <= high for weight in weights) or not math.isclose(*weights, rel_tol=_ROUNDING):
         raise ValueError("its classes do not weigh what it has compared")
-    if bool((tally.sums > torch.tensor([most, most, weights[0] * (1 + _ROUNDING)], dtype=tally.sums.dtype)).any()):
+    if sure > weights[0] * (1 + _ROUNDING) or bool((tally.sums > torch.tensor([most, most, weights[0] * (1 + _ROUNDING)], dtype=tally.sums.dtype)).any()):
         raise ValueError("its sums are larger than what it has compared")
     images, labels, shape = watch.canaries.images, watch.canaries.labels, classifier.input_shape
     if images is None:

@@ -31,7 +31,7 @@ from lmr.watch.canaries import KEPT, Canaries, collect, count_room, is_due, keep
 from lmr.watch.health import Action, Health, Level, advance, enter
 from lmr.watch.pace import Pace, find_pace
 from lmr.watch.settings import WatchSettings
-from lmr.watch.signals import Alarm, Signals, Tally, add_images, find_alarms
+from lmr.watch.signals import Alarm, Signals, Tally, add_images, find_alarms, measure_sureness
 from lmr.watch.stream_watch import HealthEvent, Snapshot, StreamWatch, Undo, add_snapshot, find_snapshot, is_same
 from lmr.watch.watch_file import PREFIX, pack_all, unpack_all
 
@@ -401,7 +401,8 @@ class Watched(Saved):
             both = [answer.logits[usable], plain]
             labels = torch.stack([logits.argmax(1) for logits in both]).cpu()
             entropies = torch.stack([entropy(logits) for logits in both]).double().cpu()
-            tally = add_images(tally, labels, entropies, self.settings.thresholds.memory)
+            sureness = measure_sureness(plain).cpu()
+            tally = add_images(tally, labels, entropies, sureness, self.settings.thresholds.memory)
             if old.health.level is Level.OK:
                 canaries = collect(canaries, images[usable], plain, self._count_room(images[0].numel()))
         return replace(

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmr.core.functional.pace import select_samples
+from lmr.core.functional.pace import select_numbers, select_samples
 from lmr.core.streams import Streams
 
 
@@ -37,3 +37,14 @@ def test_a_quarter_of_a_batch() -> None:
     assert chosen.nonzero().flatten().tolist() == [3, 7]
     assert select(torch.zeros(100, dtype=torch.int64), 1, 0.07).sum() == 7  # 0.07 * 100 is above 7
     assert select(torch.zeros(1, dtype=torch.int64), 1, 1e-9).all()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 100), st.integers(0, 10_000))
+def test_numbers_of_a_stream(percent: int, first: int) -> None:
+    """Of the first n images the share of n, rounded up, whatever the batches; the first image is always selected."""
+    numbers = torch.arange(first, first + 50)
+    found = select_numbers(numbers, percent / 100).tolist()
+    counts = [-(-Fraction(percent, 100) * n // 1) for n in range(first, first + 51)]
+    assert found == [after > before for before, after in itertools.pairwise(counts)]
+    assert select_numbers(torch.zeros(1, dtype=torch.int64), percent / 100).all()

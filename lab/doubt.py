@@ -1,0 +1,155 @@
+"""Record the answers of the frozen and the adapted model, and replay the watch on them.
+
+Thresholds of the watch are chosen on recorded streams: a stream is run once, and every statistic is computed offline.
+Each stream is replayed with 16 choices of the images that are compared, because a watch compares one image in 16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lab.command import build_parser, run_command
+from lab.watch_trials.streams import show
+from lmr.bench.inputs import find_dataset, load_backbone, load_classifier
+from lmr.core.functional.losses import entropy
+from lmr.core.registry import create
+from lmr.models.backbone import DEFAULT_TEMPLATES
+from lmr.watch.health import Action, Health, Level, advance
+from lmr.watch.settings import Thresholds
+from lmr.watch.signals import Tally, add_images, find_alarms, measure, measure_sureness
+
+DESCRIPTION = """\
+Record streams on which LMR as published adapts, with 80 % of one class or with all classes alike, and replay the watch
+on them with 16 choices of the compared images. The table says in how many of them a suspicion began, began within 500
+images, and ended in a reset within 1,000 images. Recorded streams are kept in --out and not run again."""
+
+EXAMPLES = """\
+examples:
+  python -m lab.doubt --domains clean fog --dominant 1 5 9
+  python -m lab.doubt --domains clean gaussian_noise fog contrast pixelate --balanced"""
+
+METHOD = "lmr(preset='auto')"
+EVERY = 16  # one image in this many is compared while nothing is suspected
+SOON = 500  # images within which a silent failure should be noticed
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The logits [n, C] of both models on one stream, its labels [n], and its batch size."""
+
+    name: str
+    batch_size: int
+    adapted: Tensor
+    frozen: Tensor
+    labels: Tensor
+
+    @property
+    def gain(self) -> float:
+        """The points by which adapting is better than the frozen model."""
+        right = [float((one.argmax(1) == self.labels).double().mean()) for one in (self.adapted, self.frozen)]
+        return 100 * (right[0] - right[1])
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The images after which a suspicion began and the stream was reset; None: never."""
+
+    noticed: int | None
+    acted: int | None
+
+
+def record(options: argparse.Namespace) -> Iterator[Recording]:
+    """Yield the recordings of all streams, from files or from a run."""
+    for domain in options.domains:
+        for dominant in [None, *options.dominant] if options.balanced else options.dominant:
+            for size in options.batch_sizes:
+                for seed in options.seeds:
+                    yield _record(options, domain, dominant, size, seed)
+
+
+def _record(options: argparse.Namespace, domain: str, dominant: int | None, size: int, seed: int) -> Recording:
+    model = Path(options.model).stem
+    name = f"{model}-{domain}-{'balanced' if dominant is None else dominant}-{size}-{seed}-{options.images}"
+    path = Path(options.out) / f"{name}.npz"
+    if not path.exists():
+        dataset = find_dataset(options.data, options.root)
+        classifier = load_classifier(options.model, "float32", "cpu", dataset.classes, DEFAULT_TEMPLATES)
+        preprocess = load_backbone(options.model, "float32", "cpu").preprocess
+        method, steps = create(METHOD, classifier), -(-options.images // size)
+        kind = "steady" if dominant is None else "majority"
+        made = []
+        for batch in show(dataset, kind, steps, size, seed, domain, dominant):
+            images = preprocess(batch.images)
+            with torch.no_grad():
+                frozen = classifier(images)
+            made.append((method.step(images).logits.numpy(), frozen.numpy(), batch.labels))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        adapted, plain, labels = (np.concatenate(parts) for parts in zip(*made, strict=True))
+        np.savez_compressed(path, adapted=adapted, frozen=plain, labels=labels)
+    with np.load(path) as arrays:
+        adapted, plain, labels = (torch.from_numpy(arrays[key]) for key in ("adapted", "frozen", "labels"))
+    return Recording(name, size, adapted, plain, labels)
+
+
+def replay(recording: Recording, offset: int, limits: Thresholds) -> Replayed:
+    """Run the watch on a recording that compares images ``offset``, ``offset`` + 16 and so on until it suspects."""
+    both = (recording.adapted, recording.frozen)
+    labels = torch.stack([logits.argmax(1) for logits in both])
+    entropies = torch.stack([entropy(logits) for logits in both]).double()
+    sureness = measure_sureness(recording.frozen)
+    count, classes = recording.frozen.shape
+    tally, health, noticed = Tally.begin(classes), Health(), None
+    for first in range(0, count, recording.batch_size):
+        places = torch.arange(first, min(first + recording.batch_size, count))
+        if health.level is Level.OK:
+            places = places[places % EVERY == offset]
+        if len(places):
+            tally = add_images(tally, labels[:, places], entropies[:, places], sureness[places], limits.memory)
+        alarms = find_alarms(measure(tally, 0, (), None), limits, classes, 0)
+        health, action = advance(health, alarms, len(places), False, limits)
+        end = first + recording.batch_size
+        if noticed is None and health.level is Level.WATCH:
+            noticed = end
+        if action is Action.RESET:
+            return Replayed(noticed, end)
+    return Replayed(noticed, None)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Record and replay the streams and print the table; return the exit code."""
+    parser = build_parser("doubt", DESCRIPTION, EXAMPLES)
+    add = parser.add_argument
+    add("--data", default="photo-c", metavar="NAME", help="a corrupted dataset (default: %(default)s)")
+    add("--model", default="photo", metavar="MODEL", help="the model (default: %(default)s)")
+    add("--domains", nargs="+", default=["clean", "fog"], metavar="NAME", help="corruptions, or clean")
+    add("--dominant", nargs="*", type=int, default=[], metavar="CLASS", help="classes that 80 %% of a stream show")
+    add("--balanced", action="store_true", help="also a stream with all classes alike")
+    add("--batch-sizes", nargs="+", type=int, default=[8, 64], metavar="N", help="images per step (default: 8 64)")
+    add("--seeds", nargs="+", type=int, default=[1], metavar="N", help="seeds of the streams (default: 1)")
+    add("--images", type=int, default=1000, metavar="N", help="images of each stream (default: %(default)s)")
+    add("--out", default="doubt", metavar="DIR", help="where recordings are kept (default: %(default)s)")
+    add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
+    return run_command(parser, run, argv)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print a line for each recorded stream."""
+    torch.set_num_threads(1)
+    print("| stream | gain | noticed | within 500 images | reset within 1,000 |\n|---|--:|--:|--:|--:|")
+    for recording in record(options):
+        found = [replay(recording, offset, Thresholds()) for offset in range(EVERY)]
+        noticed = [one.noticed for one in found if one.noticed is not None]
+        soon, acted = sum(end <= SOON for end in noticed), sum(one.acted is not None for one in found)
+        print(f"| {recording.name} | {recording.gain:+.1f} | {len(noticed)} of 16 | {soon} | {acted} |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
