@@ -22,19 +22,20 @@ from lmr.bench.inputs import find_dataset, load_backbone, load_classifier
 from lmr.core.functional.losses import entropy
 from lmr.core.registry import create
 from lmr.models.backbone import DEFAULT_TEMPLATES
-from lmr.watch.health import Action, Health, Level, advance
+from lmr.watch.health import Health, Level, advance
 from lmr.watch.settings import Thresholds
 from lmr.watch.signals import Tally, add_images, find_alarms, measure, measure_sureness
 
 DESCRIPTION = """\
 Record streams on which LMR as published adapts, with 80 % of one class or with all classes alike, and replay the watch
-on them with 16 choices of the compared images. The table says in how many of them a suspicion began, began within 500
-images, and ended in a reset within 1,000 images. Recorded streams are kept in --out and not run again."""
+on them with 16 choices of the compared images. The table says how many of them were suspected and reset, and how many
+within 500 images. With --steps, long streams are drawn with repetition from the last half of each recorded one, and
+all suspicions and actions are counted. Recorded streams are kept in --out and not run again."""
 
 EXAMPLES = """\
 examples:
   python -m lab.doubt --domains clean fog --dominant 1 5 9
-  python -m lab.doubt --domains clean gaussian_noise fog contrast pixelate --balanced"""
+  python -m lab.doubt --domains clean gaussian_noise fog contrast pixelate --balanced --steps 10000"""
 
 METHOD = "lmr(preset='auto')"
 EVERY = 16  # one image in this many is compared while nothing is suspected
@@ -43,9 +44,9 @@ SOON = 500  # images within which a silent failure should be noticed
 
 @dataclass(frozen=True)
 class Recording:
-    """The logits [n, C] of both models on one stream, its labels [n], and its batch size."""
+    """The logits [n, C] of both models on a stream of some kind, its labels [n], and its batch size."""
 
-    name: str
+    kind: str
     batch_size: int
     adapted: Tensor
     frozen: Tensor
@@ -53,17 +54,9 @@ class Recording:
 
     @property
     def gain(self) -> float:
-        """The points by which adapting is better than the frozen model."""
+        """Return the points by which adapting is better than the frozen model."""
         right = [float((one.argmax(1) == self.labels).double().mean()) for one in (self.adapted, self.frozen)]
         return 100 * (right[0] - right[1])
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """The images after which a suspicion began and the stream was reset; None: never."""
-
-    noticed: int | None
-    acted: int | None
 
 
 def record(options: argparse.Namespace) -> Iterator[Recording]:
@@ -96,31 +89,60 @@ def _record(options: argparse.Namespace, domain: str, dominant: int | None, size
         np.savez_compressed(path, adapted=adapted, frozen=plain, labels=labels)
     with np.load(path) as arrays:
         adapted, plain, labels = (torch.from_numpy(arrays[key]) for key in ("adapted", "frozen", "labels"))
-    return Recording(name, size, adapted, plain, labels)
+    kind = f"{domain}, {'balanced' if dominant is None else f'80 % class {dominant}'}"
+    return Recording(kind, size, adapted, plain, labels)
 
 
-def replay(recording: Recording, offset: int, limits: Thresholds) -> Replayed:
-    """Run the watch on a recording that compares images ``offset``, ``offset`` + 16 and so on until it suspects."""
+def replay(recording: Recording, places: Tensor, offset: int, limits: Thresholds) -> dict[Level, list[int]]:
+    """Run the watch on recorded images ``places`` [n] in this order, and return when it suspected and when it acted.
+
+    Images ``offset``, ``offset`` + 16 and so on are compared while nothing is suspected. After a reset it starts anew.
+    """
     both = (recording.adapted, recording.frozen)
     labels = torch.stack([logits.argmax(1) for logits in both])
     entropies = torch.stack([entropy(logits) for logits in both]).double()
-    sureness = measure_sureness(recording.frozen)
-    count, classes = recording.frozen.shape
-    tally, health, noticed = Tally.begin(classes), Health(), None
-    for first in range(0, count, recording.batch_size):
-        places = torch.arange(first, min(first + recording.batch_size, count))
-        if health.level is Level.OK:
-            places = places[places % EVERY == offset]
-        if len(places):
-            tally = add_images(tally, labels[:, places], entropies[:, places], sureness[places], limits.memory)
+    sureness, classes = measure_sureness(recording.frozen), recording.frozen.shape[1]
+    tally, health = Tally.begin(classes), Health()
+    found: dict[Level, list[int]] = {Level.WATCH: [], Level.RESET: []}
+    for first in range(0, len(places), recording.batch_size):
+        chosen = places[first : first + recording.batch_size]
+        if calm := health.level is Level.OK:
+            chosen = chosen[(torch.arange(len(chosen)) + first) % EVERY == offset]
+        if len(chosen):
+            tally = add_images(tally, labels[:, chosen], entropies[:, chosen], sureness[chosen], limits.memory)
         alarms = find_alarms(measure(tally, 0, (), None), limits, classes, 0)
-        health, action = advance(health, alarms, len(places), False, limits)
-        end = first + recording.batch_size
-        if noticed is None and health.level is Level.WATCH:
-            noticed = end
-        if action is Action.RESET:
-            return Replayed(noticed, end)
-    return Replayed(noticed, None)
+        health, _ = advance(health, alarms, len(chosen), False, limits)
+        if health.level is Level.RESET or (calm and health.level is Level.WATCH):
+            found[health.level].append(first + recording.batch_size)
+        if health.level is Level.RESET:
+            tally, health = Tally.begin(classes), Health()
+    return found
+
+
+def describe(recordings: Sequence[Recording]) -> str:
+    """Return a line of the table: streams of one kind, each with 16 choices of the compared images."""
+    found = [
+        replay(one, torch.arange(len(one.labels)), offset, Thresholds())
+        for one in recordings
+        for offset in range(EVERY)
+    ]
+    cells = []
+    for level in (Level.WATCH, Level.RESET):
+        firsts = [times[level][0] for times in found if times[level]]
+        cells += [f"{len(firsts)} of {len(found)}", str(sum(first <= SOON for first in firsts))]
+    gains = [one.gain for one in recordings]
+    return " | ".join([f"{min(gains):+.1f} to {max(gains):+.1f}", *cells])
+
+
+def count_alarms(recordings: Sequence[Recording], steps: int) -> str:
+    """Return the suspicions and actions in one long stream for each recording, of images drawn from its last half."""
+    generator, found = torch.Generator().manual_seed(0), []
+    for one in recordings:
+        late = len(one.labels) // 2
+        places = late + torch.randint(len(one.labels) - late, (steps * one.batch_size,), generator=generator)
+        found.append(replay(one, places, 0, Thresholds()))
+    suspicions, actions = (sum(len(times[level]) for times in found) for level in (Level.WATCH, Level.RESET))
+    return f"{len(found)} long streams of {steps} steps: {suspicions} suspicions, {actions} actions"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,20 +157,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--batch-sizes", nargs="+", type=int, default=[8, 64], metavar="N", help="images per step (default: 8 64)")
     add("--seeds", nargs="+", type=int, default=[1], metavar="N", help="seeds of the streams (default: 1)")
     add("--images", type=int, default=1000, metavar="N", help="images of each stream (default: %(default)s)")
+    add("--steps", type=int, default=0, metavar="N", help="also long streams of N steps (default: none)")
     add("--out", default="doubt", metavar="DIR", help="where recordings are kept (default: %(default)s)")
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
     return run_command(parser, run, argv)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print a line for each recorded stream."""
+    """Print a line for each kind of stream, and with --steps another for the long ones."""
     torch.set_num_threads(1)
-    print("| stream | gain | noticed | within 500 images | reset within 1,000 |\n|---|--:|--:|--:|--:|")
+    print("| stream | gain | noticed | within 500 images | reset | within 500 images |\n|---|--:|--:|--:|--:|--:|")
+    kinds: dict[str, list[Recording]] = {}
     for recording in record(options):
-        found = [replay(recording, offset, Thresholds()) for offset in range(EVERY)]
-        noticed = [one.noticed for one in found if one.noticed is not None]
-        soon, acted = sum(end <= SOON for end in noticed), sum(one.acted is not None for one in found)
-        print(f"| {recording.name} | {recording.gain:+.1f} | {len(noticed)} of 16 | {soon} | {acted} |", flush=True)
+        kinds.setdefault(recording.kind, []).append(recording)
+    for kind, recordings in kinds.items():
+        print(f"| {kind} | {describe(recordings)} |", flush=True)
+    if options.steps:
+        print(count_alarms([one for recordings in kinds.values() for one in recordings], options.steps))
 
 
 if __name__ == "__main__":

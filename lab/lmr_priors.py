@@ -4,7 +4,7 @@ Both methods are LMR as published but for the reference of eq. 17, for which the
 more. ``lmr_frozen`` counts the labels of all images so far. ``lmr_history`` counts those of quiet images alone, by the
 rules of ``steady``. Run them as methods of a file:
 
-    lmr bench life-skew-quick --methods zeroshot lmr ./lab/lmr_priors.py:lmr_frozen ./lab/lmr_priors.py:lmr_history steady
+    lmr bench life-skew-quick --methods zeroshot lmr ./lab/lmr_priors.py:lmr_frozen ./lab/lmr_priors.py:lmr_history
 """
 
 from __future__ import annotations

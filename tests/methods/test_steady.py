@@ -247,7 +247,8 @@ def test_share_of_streams_of_a_mixed_batch_is_that_of_each_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "size", "backwards"), [(0.25, 8, 0.25), (0.25, 1, 0.25), (0.5, 64, 0.5), (0.3, 20, 0.3), (1e-9, 8, 1 / 32)]
+    ("share", "size", "backwards"),
+    [(0.25, 8, 0.25), (0.25, 1, 0.25), (0.5, 64, 0.5), (0.3, 20, 0.3), (1e-9, 8, 1 / 32)],
 )
 def test_share_counts_its_passes(share: float, size: int, backwards: float) -> None:
     passes = count_passes(lmr.create("steady", make_classifier(), share=share), size)

@@ -16,7 +16,8 @@ from lmr.watch.settings import Thresholds
 POINTS = 5  # of the canaries' history, in each of the two means that are compared
 FREE_STEPS = 1000  # in which the limit of the drift does not grow
 IGNORED_FALL = 2  # canaries: a fall of two or fewer is no alarm
-FEW_CLASSES = 5  # effective number of classes in sure answers to a stream that some classes dominate, at most
+FEW_CLASSES = 4.75  # effective number of classes in sure answers to a stream that some classes dominate, at most
+SLOW = 2  # times the memory, over which sure answers are averaged: there are fewer of them
 
 
 class Alarm(enum.StrEnum):
@@ -35,7 +36,7 @@ class Tally:
     """Sums over the compared images of a stream, the older an image the smaller its weight; float64, on the CPU."""
 
     classes: Tensor  # [3, C] weights of predicted classes: adapted, frozen, and frozen by how sure each answer is
-    sums: Tensor  # [3] weighted sums: entropy adapted, entropy frozen, equal labels
+    sums: Tensor  # [4] weighted sums: entropy adapted, entropy frozen, equal labels; and the weights of sure answers
     compared: int = 0  # images so far
 
     @cached_property
@@ -47,16 +48,17 @@ class Tally:
         if not self.compared:
             return (None,) * 7
         adapted, frozen, sure = self.classes
-        weight, sureness = float(adapted.sum()), float(sure.sum())
+        weight, certain = float(adapted.sum()), float(sure.sum())
+        *sums, images = self.sums.tolist()
         concentration = effective_number(adapted) / effective_number(frozen)
         top_share = (float(adapted.max()) - float(frozen.max())) / weight
-        means = (float(value) / weight for value in (*self.sums, sureness))
-        return concentration, top_share, *means, effective_number(sure) if sureness else None
+        means = (value / weight for value in sums)
+        return concentration, top_share, *means, certain / images, effective_number(sure) if certain else None
 
     @classmethod
     def begin(cls, classes: int) -> Tally:
         """Return the tally of a stream without any comparison yet."""
-        return cls(torch.zeros(3, classes, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+        return cls(torch.zeros(3, classes, dtype=torch.float64), torch.zeros(4, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,15 @@ def add_images(tally: Tally, labels: Tensor, entropies: Tensor, sureness: Tensor
 
     ``labels`` and ``entropies`` [2, n] are those of the adapted and the frozen model, ``sureness`` [n] of the frozen.
     """
-    count, keep = labels.shape[1], 1 - 1 / memory
-    weights = keep ** torch.arange(count - 1, -1, -1, dtype=torch.float64)
+    count, keep = labels.shape[1], 1 - 1 / torch.tensor([memory, SLOW * memory], dtype=torch.float64)
+    weights, slow = keep.unsqueeze(1) ** torch.arange(count - 1, -1, -1, dtype=torch.float64)
+    kept, kept_slow = (keep**count).tolist()
     same = (labels[0] == labels[1]).double()
-    fresh = torch.cat([entropies.double(), same.unsqueeze(0)]) @ weights
-    classes = keep**count * tally.classes
-    counted = torch.stack([weights, weights, weights * sureness])
-    classes.scatter_add_(1, labels[[0, 1, 1]], counted)
-    return Tally(classes, keep**count * tally.sums + fresh, tally.compared + count)
+    fresh = torch.cat([entropies.double() @ weights, (same @ weights).view(1), slow.sum().view(1)])
+    classes = tally.classes * torch.tensor([[kept], [kept], [kept_slow]], dtype=torch.float64)
+    classes.scatter_add_(1, labels[[0, 1, 1]], torch.stack([weights, weights, slow * sureness]))
+    old = tally.sums * torch.tensor([kept, kept, kept, kept_slow], dtype=torch.float64)
+    return Tally(classes, old + fresh, tally.compared + count)
 
 
 def effective_number(weights: Tensor) -> float:
