@@ -2,7 +2,7 @@
 
 Both methods are LMR as published but for the reference of eq. 17, for which the frozen model answers every image once
 more. ``lmr_frozen`` counts the labels of all images so far. ``lmr_history`` counts those of quiet images alone, by the
-rules of ``steady``. Run them as methods of a file:
+rules of ``steady``, and starts afresh when the images change. Run them as methods of a file:
 
     lmr bench life-skew-quick --methods zeroshot lmr ./lab/lmr_priors.py:lmr_frozen ./lab/lmr_priors.py:lmr_history
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -19,7 +20,7 @@ from lmr.core.functional.prior import share_counts
 from lmr.core.method import Ranges
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
-from lmr.core.streams import Streams
+from lmr.core.streams import Streams, choose_rows
 from lmr.methods.lmr import LMR
 from lmr.methods.steady import Steady
 
@@ -51,6 +52,8 @@ class FrozenShares(LMR):
 class HistoryShares(LMR):
     """LMR whose answers are driven to the class shares that ``steady`` has counted in quiet times."""
 
+    fresh: bool = True  # start LMR afresh when the domain changes
+
     def prepare(self) -> None:
         """Prepare LMR, and the rules of steady on the frozen model."""
         super().prepare()
@@ -65,5 +68,10 @@ class HistoryShares(LMR):
         seen = {key.removeprefix(SEEN): value for key, value in state.items() if key.startswith(SEEN)}
         counted = seen | self._counter.adapt(images, seen, streams).state
         self._shares = share_counts(counted["history"] + counted["labels"] * (counted["quiet_clarity"] == 0)[:, None])
+        if self.fresh:
+            changed = counted["looked"] < seen["looked"]
+            first = {key: torch.as_tensor(value).expand_as(state[key]) for key, value in super().begin().items()}
+            state = state | {key: choose_rows(changed, value, state[key]) for key, value in first.items()}
         step = super().adapt(images, state, streams)
-        return Step(step.logits, step.state | {SEEN + key: value for key, value in counted.items()}, step.info)
+        kept = {key: value for key, value in state.items() if not key.startswith(SEEN)}
+        return Step(step.logits, kept | step.state | {SEEN + key: value for key, value in counted.items()}, step.info)
