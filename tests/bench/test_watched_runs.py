@@ -6,8 +6,6 @@ import dataclasses
 import os
 import shlex
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from lmr.bench.running.run import RunCallbacks, Stop, run_task
 from lmr.cli.parser import parse
 from lmr.report.groups import gather
 from lmr.watch.settings import read_watch
+from nursery import Program
 from row_maker import make_row
 
 SMALL = {"datasets": "pocket-c", "backbones": "pocket", "corruptions": "clean", "images": 24, "batch_sizes": 4}
@@ -114,7 +113,9 @@ def test_watched_run_that_is_killed_without_notice_resumes_to_the_same_row(tmp_p
     settings = SMALL | {"methods": "tent", "watch": EAGER}
     (task,) = list_small(methods="tent", watch=EAGER)
     code = KILLED.format(settings=settings, folder=str(tmp_path / "killed"))
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == -signal.SIGKILL
+    killed = Program(code)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
     begun: list[int] = []
     again = run_task(task, tmp_path / "killed", RunCallbacks(begun.append))
     assert begun[0] == 8  # the last batches before the kill are run again, the others are not

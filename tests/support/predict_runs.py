@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +24,7 @@ from lmr.data.dataset import CLEAN
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
 from lmr.data.pocket_world import CLASSES, draw
+from nursery import Program
 
 LABELS = list(CLASSES[:12])
 TEXT = ",".join(LABELS)
@@ -89,17 +87,28 @@ def run_here(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str,
     return code, said.out, said.err
 
 
-def start(*words: str, **options: Any) -> subprocess.Popen[bytes]:
-    """The program in a process of its own."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment.pop("PYTHONUNBUFFERED", None)
-    command = [sys.executable, "-m", "lmr", *words]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    if (
-        sys.platform != "win32"
-    ):  # a shell that runs the tests in the background has them ignore Ctrl-C, and their children
-        options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return subprocess.Popen(command, env=environment, **options)
+# The command; step number ``hold`` waits until standard input is closed, so that it is met in the middle of its run.
+COMMAND = """
+import sys
+import lmr
+from lmr.cli import main
+
+hold, step, calls = int(sys.argv.pop(1)), lmr.Method.step, []
+
+def step_when_free(self, *given, **options):
+    calls.append(1)
+    if len(calls) == hold:
+        sys.stdin.read()
+    return step(self, *given, **options)
+
+lmr.Method.step = step_when_free
+sys.exit(main())
+"""
+
+
+def start(*words: str, hold: int = 0, stdout: int | None = None) -> Program:
+    """The program in a process of its own, held at this step."""
+    return Program(COMMAND, str(hold), *words, stdout=stdout)
 
 
 @contextmanager
@@ -122,7 +131,7 @@ def crash_at(owner: Any, name: str, number: int, when: str, error: type[BaseExce
         yield calls
 
 
-def wait_for_growth(process: subprocess.Popen[bytes], out: Path, size: int) -> None:
+def wait_for_growth(process: Program, out: Path, size: int) -> None:
     end = time.monotonic() + 300
     while not out.exists() or out.stat().st_size <= size:
         assert process.poll() is None, process.communicate()

@@ -301,18 +301,14 @@ def test_a_terminal_gets_a_bar(here: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert terminal.getvalue() == ""
 
 
-@pytest.mark.usefixtures("real_models")
 @posix
 def test_a_reader_who_has_seen_enough(here: Path) -> None:
-    draw_pictures(here / "a", range(60))
-    process = start("predict", *DRAWINGS, "a", "--labels", TEXT, "--batch-size", "1")
-    assert process.stdout is not None
-    assert process.stderr is not None
+    draw_pictures(here / "a", range(4))
+    process = start("predict", *DRAWINGS, "a", "--labels", TEXT, "--batch-size", "1", hold=3)
     assert json.loads(process.stdout.readline())["path"] == "a/img0.png"
     process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait() == 141
-    process.stderr.close()
+    assert process.communicate()[1] == b""
+    assert process.returncode == 141
 
 
 def test_pictures_added_meanwhile_come_after_what_is_finished(here: Path) -> None:

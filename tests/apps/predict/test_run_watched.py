@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from lmr.apps.predict.run import PredictRun
 from lmr.core.classifier import digest_tensors
 from lmr.core.state import read_state
 from lmr.data.pocket_world import CLASSES, draw
+from nursery import Program
 from predict_runs import predict_images
 
 LABELS = list(CLASSES[:12])
@@ -88,12 +87,13 @@ predict_images(folder / "images", options)
 """
 
 
-@pytest.mark.usefixtures("real_models")
 @pytest.mark.skipif(os.name != "posix", reason="only there a process can be killed without notice")
 def test_watched_run_that_is_killed_without_notice_resumes_to_the_same_bytes(folder: Path) -> None:
     """Lines and state, watch included: the process ends in the middle of the fourth batch."""
     code = KILLED.format(folder=str(folder), labels=LABELS, watch=EAGER)
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=300).returncode == -signal.SIGKILL
+    killed = Program(code)
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
     assert len((folder / "killed.jsonl").read_bytes().splitlines()) < 10
     label(folder, "killed.jsonl", EAGER, resume=True)
     label(folder, "whole.jsonl", EAGER)
