@@ -35,6 +35,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "dynaprompt": {"prompts": 4, "lr": 0.05},
     "tps": {"keep": 0.7},
     "otpt": {"orthogonality": 0.1},
+    "memo": {"views": 3},
 }
 
 

@@ -20,7 +20,7 @@ from tiny_models import load_tiny
 
 METHODS = lmr.list_methods()
 ONE_TOWER = [name for name in METHODS if Tower.TEXT not in lmr.find_method(name).towers]
-SIZES = (8, 8, 8, 3)
+SIZES = (6, 6, 3)
 SHAPE = (3, 32, 32)  # of an image
 
 

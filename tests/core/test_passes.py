@@ -75,5 +75,6 @@ def test_method_that_needs_another_model_is_not_counted(clip: lmr.ZeroShot, monk
     def adapt(self: lmr.Method, *given: object) -> lmr.Step:
         raise RuntimeError("needs blocks")
 
+    monkeypatch.setattr("lmr.core.passes._COUNTED", {})
     monkeypatch.setattr(type(method), "adapt", adapt)
     assert count_passes(method) is None

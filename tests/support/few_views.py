@@ -12,7 +12,10 @@ from lmr.core.spec import parse_spec
 
 KEEP_IMAGES = ("cliptta", "rotta")  # in their state, which needs the shape of an image
 FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1, "every": 8}
-AT_ONCE = {"steady": {"prior": "uniform"}}  # adapts from the first image on, where it would wait for a change
+OWN = {
+    "steady": {"prior": "uniform"},  # adapts from the first image on, where it would wait for a change
+    "memo": {"views": 2},  # each is made of several operations
+}
 
 
 def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
@@ -27,4 +30,4 @@ def create(spec: str, clip: lmr.ZeroShot, /, **arguments: Any) -> lmr.Method:
 def list_few(name: str) -> dict[str, Any]:
     """The arguments that methods are created with here."""
     arguments = list_arguments(lmr.find_method(name))
-    return {key: value for key, value in FEW.items() if key in arguments} | AT_ONCE.get(name, {})
+    return {key: value for key, value in FEW.items() if key in arguments} | OWN.get(name, {})

@@ -71,12 +71,12 @@ class WatchMachine(RuleBasedStateMachine):
     def begin(self, times: int) -> None:
         self.step_calmly(times, 2)
 
-    @rule(times=st.integers(1, 6), count=st.integers(1, 4))
+    @rule(times=st.integers(1, 4), count=st.integers(1, 4))
     def step_calmly(self, times: int, count: int) -> None:
         for _ in range(times):
             self.step(CALM, count, "on")
 
-    @rule(times=st.integers(1, 6), count=st.integers(1, 4))
+    @rule(times=st.integers(1, 4), count=st.integers(1, 4))
     def step_in_trouble(self, times: int, count: int) -> None:
         for _ in range(times):
             self.step(LOUD, count, "on")
@@ -214,4 +214,4 @@ def same(one: State | None, other: State) -> bool:
 
 
 TestWatchMachine = WatchMachine.TestCase
-TestWatchMachine.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestWatchMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

@@ -27,7 +27,7 @@ from lmr.core.locks import hold
 from lmr.core.log import LOGGER
 from lmr.core.placement import Device
 from lmr.core.prediction import AdaptedParameters, Prediction, State, Step
-from lmr.core.spec import convert, format_spec
+from lmr.core.spec import convert, find_hints, format_spec
 from lmr.core.state import Saved, carry_classes, convert_tensor, find_within, number_names, read_names
 from lmr.core.streams import StreamIds, Streams, choose_rows
 
@@ -94,7 +94,7 @@ class Method(Saved):
     streams: int = 1
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
+        hints = find_hints(type(self))
         for key in list_arguments(type(self)):
             value = getattr(self, key)
             if isinstance(value, Mapping):  # numbers by class name
@@ -602,7 +602,7 @@ class Method(Saved):
         """Refuse to change the classes of a method whose state or arguments cannot follow."""
         if self.classes_reason:
             raise LmrError(f"{self.name} cannot change its classes: {self.classes_reason}; start a new one.")
-        hints = typing.get_type_hints(type(self))
+        hints = find_hints(type(self))
         for key, value in values.items():
             kinds = (hints[key], *typing.get_args(hints[key]))
             if isinstance(value, tuple) and any(typing.get_args(kind)[1:] == (...,) for kind in kinds):

@@ -41,6 +41,9 @@ class Passes:
     text_backwards: float = 0.0
 
 
+_COUNTED: dict[tuple[type[Method], str, int, int], Passes] = {}  # by method, spec, classes and size of the batch
+
+
 class PassCounter:
     """Counts the samples that go forward through a module, and those whose output receives a gradient."""
 
@@ -71,6 +74,7 @@ def count_passes(method: Method, batch_size: int = 8) -> Passes | None:
 
     The step runs on a small stand-in model with as many classes, and with a state as after a long stream. Where the
     work repeats after several steps, the counts are averages over them. None if the method cannot run on that model.
+    Methods with equal arguments and as many classes are counted once.
 
     Examples:
         >>> import lmr
@@ -78,6 +82,9 @@ def count_passes(method: Method, batch_size: int = 8) -> Passes | None:
         >>> lmr.count_passes(method).forwards
         1.0
     """
+    key = (type(method), method.spec, method.classifier.classes, batch_size)
+    if key in _COUNTED:
+        return _COUNTED[key]
     classifier = make_stand_in(method.classifier.classes)
     images = _make_images(classifier, batch_size)
     images_seen, prompts_seen = PassCounter(), PassCounter()
@@ -94,12 +101,13 @@ def count_passes(method: Method, batch_size: int = 8) -> Passes | None:
         LOGGER.info("The passes of %s are not known: it does not run on the stand-in model (%s).", method.name, error)
         return None
     total, prompts = steps * batch_size, steps * classifier.classes
-    return Passes(
+    _COUNTED[key] = Passes(
         images_seen.forwards / total,
         images_seen.backwards / total,
         prompts_seen.forwards / prompts,
         prompts_seen.backwards / prompts,
     )
+    return _COUNTED[key]
 
 
 class _StandInTower(nn.Module):

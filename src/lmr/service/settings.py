@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Literal, get_type_hints
+from typing import Literal
 
 from lmr.core.errors import LmrError
-from lmr.core.spec import convert
+from lmr.core.spec import convert, find_hints
 
 Durability = Literal["answer", "interval"]
 Overload = Literal["shed", "answer"]
@@ -57,7 +57,7 @@ class ServiceSettings:
     show_frames: bool = False  # keep small copies of the last frames in memory and show them on the page
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(type(self))
+        hints = find_hints(type(self))
         for item in dataclasses.fields(self):
             value = convert(getattr(self, item.name), hints[item.name], f"{item.name!r} of the service")
             object.__setattr__(self, item.name, value)

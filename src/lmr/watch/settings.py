@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
 from lmr.core.errors import LmrError
-from lmr.core.spec import convert, format_spec, parse_spec, suggest
+from lmr.core.spec import convert, find_hints, format_spec, parse_spec, suggest
 
 Mode = Literal["on", "report"]
 MODES = ("on", "report", "off")  # the choices of the command line
@@ -129,6 +129,6 @@ def read_watch(text: str) -> WatchSettings | None:
 
 def _convert_fields(settings: Any) -> None:
     """Give every field its declared type, or raise an LmrError."""
-    for key, hint in get_type_hints(type(settings)).items():
+    for key, hint in find_hints(type(settings)).items():
         if hint is not Thresholds:
             object.__setattr__(settings, key, convert(getattr(settings, key), hint, f"{key!r} of a watch"))

@@ -7,6 +7,7 @@ is checked as a whole before anything runs.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import math
 import os
 import tomllib
@@ -21,6 +22,7 @@ import torch
 from lmr.bench.plans.choices import DTYPES, KEYS, RESETS, TIMINGS
 from lmr.bench.plans.prompts import PromptSet, read_prompt_set
 from lmr.core.card import Role
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.log import hide_logs
 from lmr.core.method import Method
@@ -308,7 +310,12 @@ def _try(spec: str) -> Method:
     prior = parse_spec(spec)[1].get("prior")
     if isinstance(prior, dict):
         raise LmrError(f"A plan does not know the class names: give {spec} the shares of all classes, in their order.")
-    return create(spec, make_stand_in(len(prior) if isinstance(prior, tuple | list) else 2))
+    return create(spec, _make_small(len(prior) if isinstance(prior, tuple | list) else 2))
+
+
+@functools.cache
+def _make_small(classes: int) -> ZeroShot:
+    return make_stand_in(classes)
 
 
 def name_entry(spec: str) -> str:
