@@ -22,6 +22,7 @@ from lmr.watch.settings import read_watch
 from nursery import Program
 from row_maker import make_row
 
+pytestmark = pytest.mark.usefixtures("tiny_models")
 SMALL = {"datasets": "pocket-c", "backbones": "pocket", "corruptions": "clean", "images": 24, "batch_sizes": 4}
 EAGER = "watch(every=1, entropy=1e6, spread=1e6, entropy_ratio=0, least=1, confirm=2, rest=1)"  # alarmed by everything
 

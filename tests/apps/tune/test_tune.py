@@ -21,6 +21,8 @@ from lmr.bench.running.run import run_task
 from lmr.bench.tune.trials import Trials
 from lmr.data.pocket_world import CLASSES, draw, list_labels
 
+pytestmark = pytest.mark.usefixtures("tiny_models")
+
 NAMES = ["red star", "blue ring", "green cross"]
 
 

@@ -17,6 +17,8 @@ from lmr.bench.running.estimate import PassSeconds, estimate_time, measure_passe
 from lmr.models.towers.architectures import find_architecture
 from lmr.models.towers.image import VisionTower
 
+pytestmark = pytest.mark.usefixtures("tiny_models")
+
 COST = {"zeroshot": 1.0, "tent": 3.0, "lmr": 4.0}  # forwards
 
 
@@ -155,6 +157,7 @@ def count_forward(name: str) -> tuple[float, float]:
     return found.forward, found.backward
 
 
+@pytest.mark.usefixtures("real_models")
 def test_the_quick_plan_takes_at_most_an_hour_on_four_cores() -> None:
     """By arithmetic, at the speed that docs/cost.md measures: 120 ms a forward of ViT-B/16 on two cores."""
     rate = 2 * count_forward("ViT-B-16-quickgelu")[0] / 0.120  # of four cores

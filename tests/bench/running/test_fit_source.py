@@ -20,6 +20,7 @@ from lmr.data.catalogue import open_dataset
 from lmr.data.streams import make_stream
 
 SPEC = "eata(diversity=2.0, lr=0.002, fisher=20000.0)"
+pytestmark = pytest.mark.usefixtures("tiny_models")
 SMALL = {"backbones": "pocket", "datasets": "pocket-c", "corruptions": "fog", "images": 60, "batch_sizes": 16}
 
 

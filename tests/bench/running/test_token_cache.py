@@ -20,6 +20,8 @@ from lmr.bench.running.run import RunCallbacks, Stop, run_task
 from lmr.bench.running.token_cache import StepInputs, TokenCache, find_token_cache
 from lmr.data.dataset import ImageArray
 
+pytestmark = pytest.mark.usefixtures("tiny_models")
+
 NOISE = np.random.default_rng(0)
 
 

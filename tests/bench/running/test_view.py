@@ -12,6 +12,8 @@ from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import Row
 from lmr.bench.running.view import Clock, View, describe_left
 
+pytestmark = pytest.mark.usefixtures("tiny_models")
+
 
 def list_texts(view: View) -> list[str]:
     return [task.description for task in view.progress.tasks]

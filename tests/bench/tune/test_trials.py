@@ -12,6 +12,8 @@ import lmr
 from lmr.bench.tune.trials import TrialBatch, Trials, list_entries, read_values
 from lmr.core.state import read_state, write_state
 
+pytestmark = pytest.mark.usefixtures("tiny_models")
+
 SPECS = ("lmr(lr=1e-3, gamma0=4.0)", "lmr(lr=1e-2, gamma0=4.0)", "zeroshot")
 
 

@@ -19,6 +19,8 @@ from lmr.bench.inputs import find_dataset
 from lmr.data.dataset import Dataset, ImageArray
 from lmr.watch.settings import read_watch
 
+pytestmark = pytest.mark.usefixtures("tiny_models")
+
 
 class Plates(Dataset):
     """Forty plain images of four classes; the red value is the class, the green one the corruption."""
