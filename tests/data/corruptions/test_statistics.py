@@ -34,7 +34,7 @@ SEEDS = {  # passes over the images, where a draw decides a whole image and 100 
 
 def measure_change(images: np.ndarray, name: str, severity: int, constants: str, seed: int) -> float:
     corrupted = corrupt_batch(images, name, severity, seed=seed, constants=constants)
-    return float(np.abs(corrupted.astype(float) - images).mean())
+    return float(np.abs(corrupted.astype(np.int16) - images).mean())
 
 
 def need_frost(name: str) -> None:
