@@ -20,6 +20,7 @@ from lmr.apps.options import AnyPath, ModelOptions, Prompts, ServerOptions
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
+from lmr.core.known import Unknown
 from lmr.core.method import Method
 from lmr.core.registry import find_addressed
 from lmr.models import Backbone
@@ -63,13 +64,15 @@ class ServingPlan:
     options: ModelOptions = field(default_factory=ModelOptions)
     settings: ServiceSettings = field(default_factory=ServiceSettings)
     threads: int | None = None
+    unknown: Unknown = None  # the threshold of images that belong to none of the classes
 
     def load(self) -> tuple[Backbone, Method]:
         """Return the model and the method, without its watch; sets the number of threads of torch."""
         keep_freed_memory()
         backbone = self.options.load(self.model)
         torch.set_num_threads(choose_threads(self.threads, backbone))  # the compute thread is started after this
-        return backbone, create_served(self.method, self.classify(backbone, self.names), self.settings.resident)
+        classifier = self.classify(backbone, self.names)
+        return backbone, create_served(self.method, classifier, self.settings.resident, self.unknown)
 
     def classify(self, backbone: Backbone, names: Sequence[str]) -> ZeroShot:
         """Return the classifier of these class names."""
@@ -93,6 +96,7 @@ class ServingPlan:
             f"model {backbone.name}, {len(names)} classes: {few}",
             f"method {method.spec}" + (f" ({suited})" if suited else ""),
             f"watch {'off' if self.watch is None else self.watch.mode}; {states}",
+            *([] if self.unknown is None else [f"threshold of unknown images: {self.unknown}"]),
         ]
 
 
@@ -198,7 +202,7 @@ def keep_freed_memory() -> None:
         library.mallopt(_MMAP_THRESHOLD, _LARGEST)
 
 
-def create_served(spec: str, classifier: ZeroShot, streams: int) -> Method:
+def create_served(spec: str, classifier: ZeroShot, streams: int, unknown: Unknown = None) -> Method:
     """Return a method for ``streams`` streams, with its values for the number of classes and counted by images."""
     kind = find_addressed(spec)
     if kind.grows:
@@ -206,7 +210,7 @@ def create_served(spec: str, classifier: ZeroShot, streams: int) -> Method:
             f"The state of {kind.name} grows with every image ({', '.join(kind.grows)}), so that a service would run "
             "out of memory; choose another method."
         )
-    return create_suited(spec, classifier, streams=streams)
+    return create_suited(spec, classifier, streams=streams, unknown=unknown)
 
 
 def choose_threads(given: int | None, backbone: Backbone) -> int:

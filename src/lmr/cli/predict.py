@@ -12,6 +12,7 @@ from lmr.cli.shared_options import (
     add_fields,
     add_model_options,
     add_prompt_options,
+    add_unknown,
     read_dataclass,
 )
 from lmr.core.errors import LmrError
@@ -68,6 +69,8 @@ examples:
     lmr predict road --labels names.txt --prior car=0.8,truck=0.1 --out road.jsonl
   the published method, which adapts from the first image on; half the work of a step, for most of the gain:
     lmr predict photos --labels names.txt --method lmr --budget 1.5 --out photos.jsonl
+  no label for images that belong to none of the classes:
+    lmr predict photos --labels names.txt --unknown auto --out photos.jsonl
   a video, one frame per second of 25 frames:
     lmr predict street.mp4 --every 25 --labels names.txt --out street.jsonl
   the images that a table lists in its column "photo":
@@ -83,10 +86,11 @@ examples:
     lmr predict photos --labels names.txt --method zeroshot --out plain.jsonl
 
 lines:
-  .jsonl  {"path": ..., "label": ..., "probability": ..., "top": [[label, probability], ...]}
+  .jsonl  {"path": ..., "label": ..., "probability": ..., "known": ..., "top": [[label, probability], ...]}
+          where known is a score that the image belongs to one of the classes; below --unknown the label is null
           {"path": ..., "error": ...}
           {"path": ..., "frame": 50, "time": 2.0, ...}   for the frames of a video, counted from 0
-  .csv    path,label,probability,top1,...,topN,error   where top1 is label:probability
+  .csv    path,label,probability,known,top1,...,topN,error   where top1 is label:probability
           path,frame,time,label,...   if a video is among the sources
           A cell that begins with = + - or @ has a ' before it, so that no spreadsheet takes it for a formula.
 
@@ -105,6 +109,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_classifier_options(parser)
     add_fields(parser, PredictOptions, method="SPEC", prior="WORD|SHARES|FILE", budget="X")
+    add_unknown(parser)
     add_prompt_options(parser)
     add_fields(parser, PredictOptions, batch_size="N", top="N", every="N", column="NAME", out="FILE", state="FILE")
     add_fields(parser, PredictOptions, adopt=None, watch="on|report|off")

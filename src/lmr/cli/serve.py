@@ -11,6 +11,7 @@ from lmr.cli.shared_options import (
     add_fields,
     add_model_options,
     add_prompt_options,
+    add_unknown,
     read_dataclass,
 )
 from lmr.core.errors import LmrError
@@ -55,6 +56,8 @@ examples:
     lmr serve --labels names.txt --store postgresql://lmr@db/lmr
   eight replicas on a Ray cluster that runs, with the states in PostgreSQL:
     lmr serve --labels names.txt --ray auto --replicas 8 --store postgresql://lmr@db/lmr
+  label nothing that belongs to none of the classes:
+    lmr serve --labels names.txt --unknown auto
   publish the answers, so that every stream appears in Home Assistant:
     lmr serve --labels names.txt --mqtt mqtt://localhost
   the same model without adaptation, to compare:
@@ -104,6 +107,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "first ones), uniform, shares such as car=0.8,truck=0.1, where the other classes share the rest evenly, or a "
         "file of name,share lines (default: the method's own)",
     )
+    add_unknown(group)
     add(
         "--watch",
         default="on",
@@ -188,6 +192,7 @@ def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
     from lmr.apps.model_options import add_prior, choose_prompts, read_labels
     from lmr.apps.serve import ServingPlan, leave_if_loading, serve_classifier
+    from lmr.core.known import check_unknown
     from lmr.watch.settings import read_watch
 
     options.log_level = options.log_level or ("warning" if options.demo else "info")
@@ -210,6 +215,7 @@ def run(options: argparse.Namespace) -> str | None:
         options=read_dataclass(ModelOptions, options),
         settings=read_dataclass(ServiceSettings, options),
         threads=options.threads,
+        unknown=check_unknown(options.unknown),
     )
     if options.ray is not None:
         _serve_on_ray(options, plan, where)

@@ -32,6 +32,16 @@ def add_classifier_options(parser: argparse._ActionsContainer, needed: bool = Tr
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
 
 
+def add_unknown(parser: argparse._ActionsContainer) -> None:
+    """Add the threshold of images that belong to none of the classes."""
+    parser.add_argument(
+        "--unknown",
+        metavar="auto|X",
+        help="give images whose score 'known' is below X, from 0 to 1, no label and learn nothing from them; auto "
+        "chooses X for each stream without labels; costs a forward per image (default: off, every image has a label)",
+    )
+
+
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """Add the prompts around the class names."""
     which = parser.add_mutually_exclusive_group()

@@ -23,6 +23,19 @@ from lmr.core.card import Card, Emission, Scores, Tower
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.functional.prior import share_names
+from lmr.core.known import (
+    BLOCK,
+    BLOCK_SCORES,
+    KEPT,
+    SCORES,
+    THRESHOLD,
+    Unknown,
+    Verdict,
+    begin_scores,
+    check_unknown,
+    judge,
+    score_known,
+)
 from lmr.core.locks import hold
 from lmr.core.log import LOGGER
 from lmr.core.placement import Device
@@ -92,6 +105,7 @@ class Method(Saved):
 
     classifier: ZeroShot = dataclasses.field(kw_only=False)
     streams: int = 1
+    unknown: Unknown = None  # the score below which an image belongs to no class; "auto": chosen for each stream
 
     def __post_init__(self) -> None:
         hints = find_hints(type(self))
@@ -102,6 +116,7 @@ class Method(Saved):
             setattr(self, key, convert(value, hints[key], f"{key!r} of {self.name}"))
             self._check_size(key)
         self.streams = convert(self.streams, int, "the number of streams")
+        self.unknown = check_unknown(self.unknown)
         if self.streams < 1:
             raise LmrError(f"Expected a number of streams of at least 1, got {self.streams!r}.")
         if self.streams > 1 and self.single_stream_reason:
@@ -144,7 +159,7 @@ class Method(Saved):
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         """Return the range of values of the tensors of ``state``; tensors without one may hold any finite value."""
-        return {"predicted": COUNTS}
+        return {"predicted": COUNTS, SCORES: (0, None), BLOCK_SCORES: (0, BLOCK), THRESHOLD: (0, 1)}
 
     def fit_source(self, batches: Iterable[Tensor]) -> None:
         """Learn from batches of clean images before the stream starts; ``reset`` keeps the result."""
@@ -203,23 +218,19 @@ class Method(Saved):
 
         A method that ``takes_views`` makes views of each image, or takes given ones: images [B, V, ...], of which the
         first view is the image itself.
+
+        With a threshold of ``unknown`` images, the frozen model scores all images first. Unknown ones are answered by
+        it, and the method adapts on the others as if they were alone.
         """
         with self._session():
             images, batch = self._check(images, streams)
-            old = self._take(batch)
-            step = self.adapt(images, old, batch)
-            logits, new = step.logits, dict(step.state)
-            usable = self._find_valid(new, batch)
-            valid = usable & batch.all(logits.isfinite().all(1))
-            new = {key: value for key, value in new.items() if key in old}
-            if not bool(valid.all()):
-                logits = self._answer_invalid(images, old, batch, logits, usable)
-                new = {key: choose_rows(valid, value, old[key]) for key, value in new.items()} if valid.any() else {}
-            self._replace(new, batch.active)
-            facts = {**step.info, **self._describe(old | new), "finite": valid}
-            if "stepped" in facts:
-                facts["stepped"] = facts["stepped"] & valid
-            answer = Prediction(logits, self._summarise(facts, batch), self.classifier.names)
+            verdict = self._judge(images, batch)
+            if verdict is None:
+                logits, info = self._adapt_batch(images, batch)
+            else:
+                logits, info = self._adapt_known(images, batch, verdict)
+                self._replace(verdict.state, batch.active)
+            answer = self._make_prediction(logits, verdict, info)
             self._count_predictions(answer, batch)
             answer.info["top_class_share"] = self._measure_top_share(batch)
             return answer
@@ -228,7 +239,11 @@ class Method(Saved):
         """Answer with the present state and change nothing."""
         with self._session(), torch.no_grad():
             images, batch = self._check(images, streams)
-            return Prediction(self.answer(images, self._take(batch), batch), classes=self.classifier.names)
+            verdict = self._judge(images, batch)
+            logits = self.answer(images, self._take(batch), batch)
+            if verdict is not None:
+                logits = choose_rows(verdict.unknown, verdict.logits, logits)
+            return self._make_prediction(logits, verdict, {})
 
     def count_labels(
         self, labels: Sequence[int] | Tensor, streams: StreamIds = None, counted: Sequence[int] | Tensor | None = None
@@ -319,7 +334,7 @@ class Method(Saved):
             raise LmrError("The classifier of the new classes has other weights than this method; load the same model.")
         values = {key: getattr(self, key) for key in list_arguments(type(self))}
         self._check_follows(values)
-        new = type(self)(classifier, streams=self.streams, **values)
+        new = type(self)(classifier, streams=self.streams, unknown=self.unknown, **values)
         with self._session():
             new.state = self._carry(self.state, new)
         return new
@@ -365,13 +380,70 @@ class Method(Saved):
         """Return the state of new streams: tensors [streams, ...]."""
         device = self.classifier.device
         one = {key: torch.as_tensor(value, device=device) for key, value in self.begin().items()}
+        if self.unknown == "auto":
+            one |= begin_scores(self.classifier.prototypes)
         state = {key: value.unsqueeze(0).repeat(streams, *[1] * value.ndim) for key, value in one.items()}
         return state | {"predicted": torch.zeros(streams, self.classifier.classes, dtype=torch.int64, device=device)}
 
     def _take(self, batch: Streams) -> State:
         """Return the rows [A, ...] of the batch's streams. A single row is the state itself: never write to it."""
-        own = {key: value for key, value in self.state.items() if key != "predicted"}
+        own = {key: value for key, value in self.state.items() if key != "predicted" and key not in KEPT}
         return own if self.streams == 1 else {key: value[batch.active] for key, value in own.items()}
+
+    def _adapt_batch(self, images: Tensor, batch: Streams) -> tuple[Tensor, dict[str, Any]]:
+        """Adapt on a checked batch, commit the streams that pass, and return logits [B, C] and the info."""
+        old = self._take(batch)
+        step = self.adapt(images, old, batch)
+        logits, new = step.logits, dict(step.state)
+        usable = self._find_valid(new, batch)
+        valid = usable & batch.all(logits.isfinite().all(1))
+        new = {key: value for key, value in new.items() if key in old}
+        if not bool(valid.all()):
+            logits = self._answer_invalid(images, old, batch, logits, usable)
+            new = {key: choose_rows(valid, value, old[key]) for key, value in new.items()} if valid.any() else {}
+        self._replace(new, batch.active)
+        facts = {**step.info, **self._describe(old | new), "finite": valid}
+        if "stepped" in facts:
+            facts["stepped"] = facts["stepped"] & valid
+        return logits, self._summarise(facts, batch)
+
+    def _judge(self, images: Tensor, batch: Streams) -> Verdict | None:
+        """Return the scores of a checked batch and which images are unknown; None without a threshold."""
+        if self.unknown is None:
+            return None
+        with torch.no_grad():
+            first = images[:, 0] if self.takes_views and self.classifier.holds_views(images) else images
+            logits = self.classifier(first)
+            scores = score_known(logits)
+            if self.unknown != "auto":
+                return Verdict(logits, scores, scores < self.unknown, {})
+            rows = {key: self.state[key][batch.active] for key in KEPT}
+            return Verdict(logits, scores, *judge(scores, rows, batch))
+
+    def _adapt_known(self, images: Tensor, batch: Streams, verdict: Verdict) -> tuple[Tensor, dict[str, Any]]:
+        """Adapt on the images that are not unknown, as if they were alone; return logits of all, and the info.
+
+        Streams with unknown images only are left as they are.
+        """
+        known = ~verdict.unknown
+        if bool(known.all()):
+            return self._adapt_batch(images, batch)
+        idle: dict[str, Any] = {"stepped": False, "finite": True}
+        logits, info = verdict.logits, idle
+        present = torch.zeros_like(batch.active, dtype=torch.bool)
+        if bool(known.any()):
+            active, index = torch.unique(batch.index[known], return_inverse=True)
+            present[active] = True
+            some, info = self._adapt_batch(images[known], Streams(batch.active[active], index))
+            logits = logits.to(some.dtype).index_put((known,), some.detach())
+        if self.streams > 1:
+            others = {number: dict(idle) for number in batch.active[~present].tolist()}
+            info = info | {"streams": info.get("streams", {}) | others}
+        return logits, dict(info)
+
+    def _make_prediction(self, logits: Tensor, verdict: Verdict | None, info: dict[str, Any]) -> Prediction:
+        scores, unknown = (None, None) if verdict is None else (verdict.scores, verdict.unknown)
+        return Prediction(logits, info, self.classifier.names, scores, unknown)
 
     def _find_valid(self, state: State, batch: Streams) -> Tensor:
         """Check each stream's rows of a new state: finite and within their ranges, bool [A]."""
@@ -410,6 +482,8 @@ class Method(Saved):
 
     def _count_predictions(self, answer: Prediction, batch: Streams) -> None:
         finite = answer.logits.isfinite().all(1)
+        if answer.unknown is not None:
+            finite &= ~answer.unknown
         rows = batch.active[batch.index[finite]]
         counted = (rows, answer.labels[finite])
         self.state["predicted"].index_put_(counted, torch.ones_like(rows), accumulate=True)
@@ -558,12 +632,22 @@ class Method(Saved):
         if "watch" in state:
             raise LmrError("The state is that of a watched method; load it into lmr.Watched(method) instead.")
         self._check_identity(state)
-        tensors: Mapping[str, Tensor] = state["tensors"]
+        tensors = self._complete_scores(state["tensors"])
         if set(tensors) != set(self.state):
             wrong = ", ".join(sorted(set(tensors) ^ set(self.state)))
             raise LmrError(f"The state does not have the tensors of {self.name}: {wrong} is missing or unexpected.")
         self._check_fit(tensors, rows)
         return tensors
+
+    def _complete_scores(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors of a state that was made with or without a chosen threshold, for this method."""
+        found, count = dict(tensors), tensors.get("predicted")
+        if self.unknown != "auto":
+            return {key: value for key, value in found.items() if key not in KEPT}
+        if not any(key in found for key in KEPT) and isinstance(count, Tensor) and count.ndim:
+            start = begin_scores(self.classifier.prototypes)
+            found |= {key: value.unsqueeze(0).repeat(len(count), *[1] * value.ndim) for key, value in start.items()}
+        return found
 
     def _check_identity(self, state: Mapping[str, Any]) -> None:
         """Refuse a state of another method, model or classes."""
@@ -642,7 +726,7 @@ class Method(Saved):
 def list_arguments(method: type[Method]) -> list[str]:
     """Return the names of a method's own arguments, in order."""
     given = (field.name for field in dataclasses.fields(method) if field.init)
-    return [name for name in given if name not in ("classifier", "streams")]
+    return [name for name in given if name not in ("classifier", "streams", "unknown")]
 
 
 class MethodModule(nn.Module):

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lmr.core.card import Tower
+from lmr.core.known import score_known
 
 State = dict[str, Tensor]  # tensors [A, ...], one row for each stream of a batch; of one new stream without that axis
 _SHOWN = 4  # images in the repr of a prediction
@@ -30,11 +32,15 @@ class Prediction:
         tensor([0.8808, 0.1192])
         >>> answer
         Prediction of 2 images: cat 0.88, dog 0.73
+        >>> answer.known  # scores that the images belong to one of the classes
+        tensor([0.2212, 0.1175])
     """
 
     logits: Tensor
     info: dict[str, Any] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
+    scores: Tensor | None = None  # of a method with a threshold: the scores [B] that it compared with it
+    unknown: Tensor | None = None  # bool [B]: the images below the threshold; None without one
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -46,14 +52,30 @@ class Prediction:
         """Index of the most probable class of each image: int64 [B]."""
         return self.logits.argmax(1)
 
+    @cached_property
+    def known(self) -> Tensor:
+        """A score [B] in [0, 1] that each image belongs to one of the classes.
+
+        With a threshold it is that of the frozen model, without one that of these logits; see ``score_known``.
+        """
+        return score_known(self.logits) if self.scores is None else self.scores
+
     @property
-    def names(self) -> list[str]:
-        """Name of the most probable class of each image; its index as text where no names are known."""
-        return [self.classes[label] if self.classes else str(label) for label in self.labels.tolist()]
+    def names(self) -> list[str | None]:
+        """Name of the most probable class of each image, None for unknown images; an index as text without names."""
+        names = [self.classes[label] if self.classes else str(label) for label in self.labels.tolist()]
+        unknown = [False] * len(names) if self.unknown is None else self.unknown.tolist()
+        return [None if none else name for name, none in zip(names, unknown, strict=True)]
+
+    def join(self, other: Prediction, order: Tensor) -> Prediction:
+        """Return the answers of both in another order [B] of all; the info is that of this one."""
+        both = [(getattr(self, key), getattr(other, key)) for key in ("logits", "scores", "unknown")]
+        logits, scores, unknown = (None if one is None else torch.cat([one, two])[order] for one, two in both)
+        return Prediction(logits, self.info, self.classes, scores, unknown)
 
     def __repr__(self) -> str:
         confidence = self.probabilities[:_SHOWN].amax(1).tolist()
-        shown = [f"{name} {share:.2f}" for name, share in zip(self.names, confidence, strict=False)]
+        shown = [f"{name or 'unknown'} {share:.2f}" for name, share in zip(self.names, confidence, strict=False)]
         more = ", ..." if len(self.logits) > _SHOWN else ""
         return f"Prediction of {len(self.logits)} image{'s' * (len(self.logits) != 1)}: {', '.join(shown)}{more}"
 

@@ -21,6 +21,7 @@ from typing import Any, TypeVar, dataclass_transform
 from lmr.core.card import Card
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.known import Unknown
 from lmr.core.log import LOGGER
 from lmr.core.method import Method, list_arguments
 from lmr.core.spec import parse_spec, suggest
@@ -138,12 +139,24 @@ def find_addressed(spec: str) -> type[Method]:
     return find_method(name if file is None else f"{file}:{name}")
 
 
-def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: int = 1, **arguments: Any) -> Method:
+def create(
+    spec: str,
+    clip: ZeroShot,
+    /,
+    *,
+    preset: str | None = None,
+    streams: int = 1,
+    unknown: Unknown = None,
+    **arguments: Any,
+) -> Method:
     """Create a method from its spec string, for example ``create("lmr(lr=1e-3)", clip)``.
 
     Arguments of the call override the string, the string overrides the preset, the preset the defaults. A preset may
     also be in the string: ``lmr(preset="cifar10-c")``. The preset "auto" is what the method chooses for the number of
     classes. A method in your own file is ``./mine.py:mine``.
+
+    ``unknown`` is the score below which an image belongs to none of the classes, or "auto" to choose it for each stream
+    without labels; such images have no name and teach nothing.
 
     Examples:
         >>> import lmr, torch
@@ -177,7 +190,7 @@ def create(spec: str, clip: ZeroShot, /, *, preset: str | None = None, streams: 
     for key in values:
         if key not in known:
             raise LmrError(f"{name} has no argument {key!r}.{suggest(key, known)} It has: {', '.join(known)}.")
-    return method(clip, streams=streams, **values)
+    return method(clip, streams=streams, unknown=unknown, **values)
 
 
 def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
+from lmr.core.known import UNKNOWN
 from lmr.service.engine.records import DELETED
 from lmr.service.engine.requests import StepAnswer
 from lmr.service.engine.status import StreamStatus
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("lmr.service.mqtt")
 PROGRAM = __name__.partition(".")[0]  # the prefix of topics, and what Home Assistant shows as the origin
-UNKNOWN = "unknown"  # the label of an image that belongs to none of the classes
 MOST_WAITING, MOST_STREAMS = 1000, 10_000  # results in the queue; streams whose last state is kept for a reconnect
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _RETRY = 1, 60  # seconds from one attempt to connect to the next, doubled each time
@@ -249,7 +249,7 @@ def _describe(answer: StepAnswer) -> dict[str, Any] | None:
     return {
         "label": UNKNOWN if last.label is None else last.label,
         "confidence": last.probability,
-        "known": getattr(last, "known", None),
+        "known": last.known,
         "frozen": last.frozen,
         "health": answer.adaptation.get("health"),
         "labels": [UNKNOWN if one.label is None else one.label for one in read],  # of all images of the request

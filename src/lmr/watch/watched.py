@@ -26,7 +26,7 @@ from lmr.core.method import Method, MethodModule
 from lmr.core.placement import Device
 from lmr.core.prediction import AdaptedParameters, Prediction
 from lmr.core.state import Saved
-from lmr.core.streams import StreamIds, Streams
+from lmr.core.streams import StreamIds, Streams, choose_rows
 from lmr.watch.canaries import KEPT, Canaries, collect, count_room, is_due, keep_first, note_check
 from lmr.watch.health import Action, Health, Level, advance, enter
 from lmr.watch.pace import Pace, find_pace
@@ -106,10 +106,9 @@ class Watched(Saved):
             quarantined = torch.tensor([level is Level.QUARANTINED for level in self.health], device=ids.device)[ids]
             if not bool(quarantined.any()):
                 return self.method.predict(images, streams)
-            logits = self.classifier(self._choose_first(checked))
-            if not bool(quarantined.all()):
-                logits[~quarantined] = self.method.predict(checked[~quarantined], ids[~quarantined]).logits
-            return Prediction(logits, classes=self.classifier.names)
+            answer = self.method.predict(checked, ids)
+            frozen = self.classifier(self._choose_first(checked))
+            return replace(answer, logits=choose_rows(quarantined, frozen, answer.logits))
 
     def as_module(self) -> nn.Module:
         """Return an ``nn.Module`` whose ``forward(images)`` adapts on the batch and returns its logits."""
@@ -313,6 +312,7 @@ class Watched(Saved):
         """Return the watches in a state; raise an LmrError if they do not fit."""
         try:
             found = unpack_all(text, tensors, rows, self.classifier)
+            found = [watch.move(self.method._complete_scores, lambda images: images) for watch in found]
             for watch in found:
                 for kept in watch.states:
                     if set(kept) != set(self.method.state):
@@ -367,24 +367,18 @@ class Watched(Saved):
         ids = batch.spread(batch.active)
         if all(part.watch.health.level.adapts for part in parts):
             return self.method.step(images, ids)
-        logits = images.new_empty(len(images), self.classifier.classes, dtype=self.classifier.prototypes.dtype)
-        info: dict[str, Any] = {}
-        adapting: list[int] = []
-        resting: list[int] = []
+        adapting = sorted(place for part in parts if part.watch.health.level.adapts for place in part.places)
+        resting = sorted({*range(len(images))} - {*adapting})
+        rested = self.method.predict(images[resting], ids[resting])
         for part in parts:
-            level = part.watch.health.level
-            if level is Level.QUARANTINED:
+            if part.watch.health.level is Level.QUARANTINED:
                 for place in part.places:
-                    logits[place] = frozen[place]
-            else:
-                (adapting if level.adapts else resting).extend(part.places)
-        if resting:
-            logits[resting] = self.method.predict(images[resting], ids[resting]).logits
-        if adapting:
-            adapting.sort()
-            answer = self.method.step(images[adapting], ids[adapting])
-            logits[adapting], info = answer.logits, answer.info
-        return Prediction(logits, info, self.classifier.names)
+                    rested.logits[resting.index(place)] = frozen[place]
+        if not adapting:
+            return rested
+        answer = self.method.step(images[adapting], ids[adapting])
+        order = torch.tensor(adapting + resting).argsort().to(ids.device)
+        return answer.join(rested, order)
 
     def _observe(
         self, part: StreamPart, images: Tensor, answer: Prediction, frozen: Mapping[int, Tensor], finite: list[bool]

@@ -90,10 +90,11 @@ def expect_lines(model: str, names: list[str], broken: set[str], batch_size: int
     for first in range(0, len(names), batch_size):
         good = [name for name in names[first : first + batch_size] if name not in broken]
         answer = method.step(torch.stack([backbone.preprocess(open_image(name)) for name in good]))
-        for name, row in zip(good, answer.probabilities, strict=True):
+        for name, row, score in zip(good, answer.probabilities, answer.known.tolist(), strict=True):
             best = sorted(range(len(labels)), key=lambda c, row=row: -row[c].item())[:top]
             pairs = [[labels[c], round(row[c].item(), 6)] for c in best]
             lines[name] = {"path": name, "label": pairs[0][0], "probability": pairs[0][1], "top": pairs}
+            lines[name]["known"] = round(score, 6)
     return [lines.get(name, {"path": name}) for name in names]
 
 
@@ -202,7 +203,7 @@ def refuse_nothing(real: Callable[[Any], torch.Tensor]) -> Callable[[Any, Any], 
 def test_more_top_classes_than_classes(here: Path) -> None:
     draw_pictures(here / "a", range(2))
     predict_images("a", "red circle,blue star", out="o.csv", top=9)
-    assert (here / "o.csv").read_text().splitlines()[0] == "path,label,probability,top1,top2,error"
+    assert (here / "o.csv").read_text().splitlines()[0] == "path,label,probability,known,top1,top2,error"
 
 
 @posix
@@ -250,7 +251,7 @@ def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     sys.stdout.write("first ")
     StandardOutput().append([answer])
-    expected = '{"path": "größe.png", "label": "日本", "probability": 0.5, "top": [["日本", 0.5]]}\n'
+    expected = '{"path": "größe.png", "label": "日本", "probability": 0.5, "known": null, "top": [["日本", 0.5]]}\n'
     assert raw.getvalue().decode() == "first " + expected
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     StandardOutput().append([answer])

@@ -51,6 +51,7 @@ def test_answer_has_the_documented_shape(service: ScriptedService) -> None:
             {
                 "label": "red ring",
                 "probability": 0.9,
+                "known": None,
                 "top": [["red ring", 0.9], ["blue star", 0.1], ["green heart", 0.1]],
             }
         ],

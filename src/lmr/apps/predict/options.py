@@ -30,6 +30,8 @@ class PredictOptions(ModelOptions):
     budget: float | None = None
     """spend at most X plain forwards per image: use the switch of the method that was measured to keep most of its gain
     within that (the published method takes about 3, the model alone 1)"""
+    unknown: str | float | None = None
+    """images whose score ``known`` is below this have no label and teach nothing; "auto" chooses it without labels"""
     templates: Sequence[str] | None = None
     prompts: Prompts | None = None  # a JSON file, or its content
     batch_size: int = 64  # images per adaptation step
@@ -88,6 +90,7 @@ class PredictOptions(ModelOptions):
         for machines that do not have it.
         """
         from lmr.apps.model_options import add_prior, choose_prompts, read_labels  # slow to import
+        from lmr.core.known import check_unknown
 
         numbers = {"batch size": self.batch_size, "number of top classes": self.top, "step between frames": self.every}
         names = read_labels(self.labels)
@@ -101,6 +104,7 @@ class PredictOptions(ModelOptions):
         if self.shards is not None and self.shards < 1:
             raise LmrError(f"Expected at least one shard, got {self.shards}.")
         _ = self.watch_settings
+        unknown = check_unknown(self.unknown)
         prompts = self.prompts
         if prompts is None or isinstance(prompts, (str, os.PathLike)):
             wording = choose_prompts(self.templates, prompts)
@@ -108,4 +112,12 @@ class PredictOptions(ModelOptions):
         if read_prompts and isinstance(prompts, (str, os.PathLike)):
             prompts = json.loads(Path(prompts).read_text("utf-8-sig"))
         method = self.method if self.prior is None else add_prior(self.method, self.prior, names)
-        return replace(self, labels=names, prompts=prompts, top=min(self.top, len(names)), method=method, prior=None)
+        return replace(
+            self,
+            labels=names,
+            prompts=prompts,
+            top=min(self.top, len(names)),
+            method=method,
+            prior=None,
+            unknown=unknown,
+        )

@@ -10,14 +10,15 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from lmr.apps.options import AnyPath
 from lmr.core.errors import LmrError
 from lmr.core.foreign_text import read_cell, write_cell
+from lmr.core.known import UNKNOWN
 
 _FILE_NAME_ERRORS = sys.getfilesystemencodeerrors()  # a name that is not valid text becomes the bytes on the disk
 
@@ -44,11 +45,13 @@ class ImageAnswer:
     frame: int | None = None
     time: float | None = None
     frozen: str | None = None  # the frozen model's label, where it was compared; not written
+    known: float | None = None  # the score that the image belongs to one of the classes
+    unknown: bool = False  # it belongs to none
 
     @property
     def label(self) -> str | None:
-        """The most probable class."""
-        return self.top[0][0] if self.top else None
+        """The most probable class, or "unknown"; None for an error."""
+        return UNKNOWN if self.unknown else self.top[0][0] if self.top else None
 
 
 class FinishedLine(NamedTuple):
@@ -144,7 +147,7 @@ class ResultFile:
         texts = (line.decode("utf-8", _FILE_NAME_ERRORS) for line in self._read_lines(offset))
         if not self.is_csv:
             records = map(json.loads, texts)
-            return [FinishedLine(record["path"], record.get("frame"), record.get("label")) for record in records]
+            return [FinishedLine(line["path"], line.get("frame"), _read_label(line)) for line in records]
         rows = csv.DictReader(texts)
         names = rows.fieldnames
         if names is not None:  # there is a header: it decides for the lines that follow
@@ -154,6 +157,8 @@ class ResultFile:
                     "another --out, or start again with --overwrite."
                 )
             self.frames = "frame" in names
+            if "known" not in names:
+                raise LmrError(f"{str(self.path)!r} has no column 'known'; start again with --overwrite.")
         return [
             FinishedLine(
                 read_cell(row["path"]),
@@ -178,7 +183,7 @@ class ResultFile:
         if self.is_csv and self.offset == 0:
             frames = ["frame", "time"] * self.frames
             best = [f"top{k}" for k in range(1, self.columns + 1)]
-            names = ["path", *frames, "label", "probability", *best, "error"]
+            names = ["path", *frames, "label", "probability", "known", *best, "error"]
             content = _join_row(names) + content
         try:
             _write_all(self._file, content)
@@ -217,15 +222,23 @@ def format_json(answer: ImageAnswer) -> bytes:
     if answer.error is not None:
         record["error"] = answer.error
     else:
-        record |= {"label": answer.label, "probability": answer.top[0][1], "top": answer.top}
+        label = None if answer.unknown else answer.label
+        record |= {"label": label, "probability": answer.top[0][1], "known": answer.known, "top": answer.top}
     try:
         return json.dumps(record, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(record).encode() + b"\n"
 
 
+def _read_label(record: Mapping[str, Any]) -> str | None:
+    """Return the label of a line of JSON as in ``FinishedLine``."""
+    return None if "error" in record else record["label"] or UNKNOWN
+
+
 def format_csv(answer: ImageAnswer, columns: int, frames: bool = False) -> bytes:
-    """Return one row: path, frame and time if ``frames``, label, probability, ``columns`` label:probability, error.
+    """Return one row: path, frame and time if ``frames``, label, probability, known, ``columns`` best classes, error.
+
+    The best classes are label:probability.
 
     A cell that begins with ``=``, ``+``, ``-`` or ``@`` gets a quote before it: a spreadsheet would take a name of a
     file or class as a formula.
@@ -234,9 +247,10 @@ def format_csv(answer: ImageAnswer, columns: int, frames: bool = False) -> bytes
     if frames:
         place += ["" if value is None else str(value) for value in (answer.frame, answer.time)]
     if answer.error is not None:
-        return _join_row([*place, *[""] * (columns + 2), answer.error])
+        return _join_row([*place, *[""] * (columns + 3), answer.error])
     best = [f"{label}:{probability:.6f}" for label, probability in answer.top]
-    return _join_row([*place, answer.top[0][0], f"{answer.top[0][1]:.6f}", *best, ""])
+    known = "" if answer.known is None else f"{answer.known:.6f}"
+    return _join_row([*place, answer.label or "", f"{answer.top[0][1]:.6f}", known, *best, ""])
 
 
 def _join_row(cells: Sequence[str]) -> bytes:
@@ -326,7 +340,7 @@ class PredictSummary:
     @property
     def most_predicted(self) -> tuple[str, float] | None:
         """The class predicted most and its share of the labels; a share near 1 may mean that adaptation collapsed."""
-        counts = self.counts
+        counts = {label: count for label, count in self.counts.items() if label != UNKNOWN}
         if not counts:
             return None
         label = max(counts, key=counts.__getitem__)
@@ -395,6 +409,7 @@ class PredictSummary:
         if self.most_predicted is not None:
             label, share = self.most_predicted
             parts.append(f"most predicted {label!r} ({share:.1%})")
+        parts[1:1] = [f"{self.answers[UNKNOWN]} unknown"] if self.answers[UNKNOWN] else []
         parts += [self.tally.suited] if self.tally.suited else []
         parts.append(f"results in {self.out}" if self.out else "results on standard output")
         parts += [f"state in {self.state}"] if self.state else []

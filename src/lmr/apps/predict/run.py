@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, Re
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, sync_folder
+from lmr.core.known import check_unknown
 from lmr.core.method import Method
 from lmr.core.prediction import Prediction
 from lmr.core.progress import show_progress
@@ -126,7 +127,8 @@ class Labeller:
 
     def prepare(self, output: ResultFile | None, progress: Path | None, title: str | None = None) -> PredictRun:
         """Return a run that has not begun; ``title`` is the name that its progress gives to the output."""
-        method = create_suited(self.options.method, self.classifier, **self._switch)
+        unknown = check_unknown(self.options.unknown)
+        method = create_suited(self.options.method, self.classifier, unknown=unknown, **self._switch)
         suited, watch = describe_suited(self.options.method, method), self.options.watch_settings
         watched = method if watch is None else Watched(method, watch)
         run = PredictRun(watched, self.backbone.preprocess, self.options, output, progress)
@@ -285,16 +287,16 @@ class PredictRun:
             if isinstance(found, ImageAnswer):
                 answers.append(found)
                 continue
-            top, frozen = next(best)
+            top, facts = next(best)
             if all(math.isfinite(share) for _, share in top):
-                answers.append(ImageAnswer(str(place.path), top, frame=place.frame, time=place.time, frozen=frozen))
+                answers.append(ImageAnswer(str(place.path), top, frame=place.frame, time=place.time, **facts))
             else:
                 problem = f"The model's answer to {place} is not a finite number."
                 answers.append(_make_error(place, problem, ErrorCause.NOT_FINITE))
         return answers
 
-    def _step(self, images: Tensor) -> list[tuple[list[tuple[str, float]], str | None]]:
-        """Adapt on a batch; return the best classes of each image with their probabilities, and the frozen label."""
+    def _step(self, images: Tensor) -> list[tuple[list[tuple[str, float]], dict[str, Any]]]:
+        """Adapt on a batch; return the best classes of each image with their probabilities, and other facts."""
         classifier = self.method.classifier
         images = images.to(classifier.device, classifier.dtype)
         prediction = self.method.step(images)
@@ -306,7 +308,14 @@ class PredictRun:
             [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
             for row, values in zip(order.tolist(), shares.tolist(), strict=True)
         )
-        return [(top, classifier.names[frozen[k]] if k in frozen else None) for k, top in enumerate(best)]
+        known = [round(score, 6) for score in prediction.known.tolist()]
+        unknown = [False] * len(known) if prediction.unknown is None else prediction.unknown.tolist()
+        plain = [classifier.names[frozen[k]] if k in frozen else None for k in range(len(known))]
+        facts = zip(plain, known, unknown, strict=True)
+        return [
+            (top, {"frozen": name, "known": score, "unknown": none})
+            for top, (name, score, none) in zip(best, facts, strict=True)
+        ]
 
     def _compare(self, images: Tensor, prediction: Prediction) -> dict[int, int]:
         """Return the frozen model's label at some places of a batch: where the watch compared, or one image in eight.
@@ -328,7 +337,7 @@ class PredictRun:
         """Add answers to the summary."""
         self.answers.update(answer.label for answer in answers)
         self.tally.images += len(answers)
-        compared = [answer for answer in answers if answer.frozen is not None]
+        compared = [answer for answer in answers if answer.frozen is not None and not answer.unknown]
         self.tally.compared += len(compared)
         self.tally.differing += sum(answer.label != answer.frozen for answer in compared)
         for answer in answers:
@@ -360,6 +369,7 @@ class PredictRun:
         notes |= {"folder": os.getcwd()} | options.note()
         if self.output is not None and self.output.frames:
             notes["every"] = str(options.every)
+        notes |= {} if options.unknown is None else {"unknown": str(options.unknown)}
         return notes if watch is None else notes | {"watch": watch.spec}
 
     def describe_watch(self) -> str | None:
@@ -383,8 +393,8 @@ def _describe_setting(key: str, value: str | None) -> str:
     """Return how a run differed in one of its settings, as the end of "The run"."""
     if key == "labels":
         return "had other spellings in --labels"
-    if key == "watch" and value is None:
-        return "had no --watch"
+    if key in ("watch", "unknown") and value is None:
+        return f"had no --{key}"
     return f"had --{key.replace('_', '-')} {value}"
 
 

@@ -18,6 +18,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, BaseModel, FailFast, Field
 
+from lmr.core.known import UNKNOWN
 from lmr.images.files import UnreadableImage
 from lmr.service.app.errors import HttpProblem, document_errors
 from lmr.service.app.images import ImageFile, check_count, decode_base64
@@ -171,7 +172,8 @@ async def infer(
     The stream is ``parameters.sequence_id``, "default" without it, and it continues from request to request:
     ``sequence_start`` and ``sequence_end`` change nothing. ``parameters.mode`` may be "answer". The elements of
     ``image`` are files, in base64 if they are in JSON. An image that cannot be read has an empty label and
-    probabilities of 0, and ``parameters.errors`` says why. An error is {"error": "..."}, as the protocol has it.
+    probabilities of 0, and ``parameters.errors`` says why; one of none of the classes has the label "unknown". An error
+    is {"error": "..."}, as the protocol has it.
     """
     service = find_service(request)
     _check_model(service, model, version)
@@ -312,7 +314,7 @@ def _find_columns(answer: StepAnswer, *lists: list[str]) -> list[str]:
 def _write_answer(names: Sequence[str], model: str, step: InferenceStep, answer: StepAnswer) -> Response:
     column = {name: number for number, name in enumerate(names)}
     shares = np.zeros((len(answer.answers), len(names)), np.float32)
-    labels = [result.label or "" for result in answer.answers]
+    labels = ["" if result.error else result.label or UNKNOWN for result in answer.answers]
     errors = [f"image {place}: {one.error}" for place, one in enumerate(answer.answers) if one.error]
     for position, result in enumerate(answer.answers):
         for name, share in result.top:

@@ -99,7 +99,8 @@ def _describe_image(result: ImageResult) -> dict[str, Any]:
     top, frozen_top = (
         [(label, round(share, _SHARE_DIGITS)) for label, share in one] for one in (result.top, result.frozen_top)
     )
-    answer = {"label": result.label, "probability": top[0][1], "top": top}
+    known = None if result.known is None else round(result.known, _SHARE_DIGITS)  # None: kept by an earlier version
+    answer = {"label": result.label, "probability": top[0][1], "known": known, "top": top}
     compared = {"frozen": result.frozen, "frozen_top": frozen_top}
     return answer | {name: value for name, value in compared.items() if value}
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
+from lmr.core.prediction import Prediction
 from lmr.service.engine.records import StreamRecord
 from lmr.service.engine.requests import CannotDo, StreamAction
 from lmr.watch.stream_watch import StreamWatch
@@ -36,6 +37,8 @@ class RowAnswer:
     """The answer of the method to the images of one row."""
 
     logits: Tensor
+    known: Tensor  # scores [n] that the images belong to one of the classes
+    unknown: Tensor  # bool [n]: those that belong to none
     stepped: bool = False
     facts: dict[str, float | None] = field(default_factory=dict)
     frozen: dict[int, int] = field(default_factory=dict)  # place of an image -> class of the frozen model
@@ -63,8 +66,7 @@ class Compute:
         """Return answers with the present states."""
         if not inputs:
             return []
-        logits = self.method.predict(*_join(inputs)).logits.cpu()
-        return [RowAnswer(own) for own in _split(logits, inputs)]
+        return [RowAnswer(*own) for own in _split_answer(self.method.predict(*_join(inputs)), inputs)]
 
     def step(self, inputs: Inputs) -> list[RowAnswer]:
         """Adapt, and return answers; every row occurs once."""
@@ -74,11 +76,11 @@ class Compute:
         result = self.method.step(*_join(inputs))
         info = result.info
         answers = []
-        for (row, _), logits in zip(inputs, _split(result.logits.cpu(), inputs), strict=True):
+        for (row, _), own in zip(inputs, _split_answer(result, inputs), strict=True):
             facts = info.get("streams", {}).get(row, {}) if self.method.streams > 1 else info
             answers.append(
                 RowAnswer(
-                    logits,
+                    *own,
                     row not in resting and bool(facts.get("stepped", True)),
                     {key: _make_finite(facts[key]) for key in FACTS if key in facts},
                     dict(info.get("compared", {}).get(row, [])),
@@ -174,6 +176,13 @@ def _join(inputs: Inputs) -> tuple[Tensor, list[int]]:
 def _split(logits: Tensor, inputs: Inputs) -> list[Tensor]:
     """Return the logits of the images of each row."""
     return list(torch.split(logits, [len(images) for _, images in inputs]))
+
+
+def _split_answer(answer: Prediction, inputs: Inputs) -> list[tuple[Tensor, ...]]:
+    """Return logits, scores and which images are unknown, of each row."""
+    unknown = torch.zeros(len(answer.logits), dtype=torch.bool) if answer.unknown is None else answer.unknown
+    parts = (_split(values.cpu(), inputs) for values in (answer.logits, answer.known, unknown))
+    return list(zip(*parts, strict=True))
 
 
 def _make_finite(value: float) -> float | None:

@@ -59,6 +59,7 @@ class StreamRecord(JsonText):
     label: str | None = None  # of an image of the last request: the last that was compared, or the last one
     probability: float | None = None
     frozen_label: str | None = None  # of the same image; None if it was not compared
+    known: float | None = None  # of the same image: the score that it belongs to one of the classes
 
     def store(self) -> StoredRecord:
         """Return the record in its stored form."""
@@ -106,7 +107,7 @@ class StepNote(JsonText):
     seq: int
     count: int  # images that the client sent
     places: tuple[int, ...]  # positions of the answered images among them
-    answers: tuple[tuple[str | None, float], ...]  # class and probability; None where the logits are not finite
+    answers: tuple[tuple[str | None, float], ...]  # class and probability; None: of no class, or not finite (0.0)
     frozen: dict[int, str]  # position of the answer -> class of the frozen model, where known
     point: dict[str, Any]  # the signals after the request
     labels: tuple[str | None, ...] = ()  # true classes of the answers, None where unknown
@@ -115,15 +116,17 @@ class StepNote(JsonText):
 
 def note_answers(record: StreamRecord, answers: Sequence[ImageResult]) -> StreamRecord:
     """Return the record after the answers to a request."""
-    given = [one for one in answers if one.label is not None]
+    given = [one for one in answers if one.error is None]
     compared = [one for one in given if one.frozen is not None]
     differs = record.differs
     for one in compared:
-        differs = differs.add(one.label != one.frozen, RECENT)
+        if one.label is not None:
+            differs = differs.add(one.label != one.frozen, RECENT)
     if not given:
         return record
     shown = (compared or given)[-1]
-    return replace(record, differs=differs, label=shown.label, probability=shown.probability, frozen_label=shown.frozen)
+    own = {"label": shown.label, "probability": shown.probability, "known": shown.known, "frozen_label": shown.frozen}
+    return replace(record, differs=differs, **own)
 
 
 def find_new_labels(note: StepNote, labels: Mapping[int, str]) -> tuple[list[str], list[str | None]]:
@@ -144,7 +147,7 @@ def add_labels(record: StreamRecord, note: StepNote, labels: Mapping[int, str]) 
         labelled += 1
         hit = note.answers[place][0] == truth
         right = right.add(hit)
-        if place in note.frozen:
+        if place in note.frozen and note.answers[place][0] is not None:  # none of the classes: nothing to compare
             compared, frozen = compared.add(hit), frozen.add(note.frozen[place] == truth)
     after = replace(record, right=right, compared_right=compared, frozen_right=frozen, labelled=labelled)
     return after, replace(note, labels=tuple(known), point=note.point | after.measure_shares())

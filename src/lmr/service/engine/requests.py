@@ -51,6 +51,9 @@ class StepRequest:
 class ImageResult:
     """The answer to one image: its ``label`` and the ``top`` classes, or the ``error`` why there is none.
 
+    ``known`` is a score in [0, 1] that the image belongs to one of the classes. The label is None if it is below the
+    threshold of the service, and the ``probability`` is that of the most probable class in any case.
+
     ``frozen`` is the label of the frozen model where the image was compared, and ``frozen_top`` its best classes where
     the request asked for them.
     """
@@ -61,6 +64,7 @@ class ImageResult:
     error: str | None = None
     frozen: str | None = None
     frozen_top: tuple[tuple[str, float], ...] = ()
+    known: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class ServiceAnswer(StepAnswer):
 
     @property
     def labels(self) -> list[str | None]:
-        """The label of each image; None for one that could not be read."""
+        """The label of each image; None for one that could not be read, or that belongs to none of the classes."""
         return [one.label for one in self.answers]
 
     @property

@@ -36,8 +36,9 @@ class StreamStatus:
     adapting: str | None = None  # quiet, looking or adapting; None for a method that always adapts
     compared_labelled: int = 0  # labelled images that compared_accuracy and frozen_accuracy are averages of
     changed: float | None = None  # share of the last compared images whose label is not the frozen model's
-    label: str | None = None  # of an image of the last request: the last that was compared, or the last one
+    label: str | None = None  # of an image of the last request: the last compared, or the last; None: of no class
     probability: float | None = None
+    known: float | None = None  # the score that this image belongs to one of the classes
     frozen_label: str | None = None  # of the same image; None if it was not compared
 
 

@@ -44,7 +44,7 @@ QUIET: Phase = "quiet"
 FEW_NOTES = 8  # kept in memory where the store has the others
 NOT_FINITE = "The model gave no finite answer to this image."
 
-_EMPTY = RowAnswer(torch.empty(0))
+_EMPTY = RowAnswer(torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.bool))
 
 
 @dataclass(eq=False)
@@ -299,7 +299,7 @@ class Worker:
         while active := [one for one in counted if one.is_left]:
             answers = self._compute.answer([(one.row, one.take_part()) for one in active])
             for one, answer in zip(active, answers, strict=True):
-                one.logits.append(answer.logits)
+                one.answers.append(answer)
             full = [one for one in active if len(one.waiting) >= one.size]
             steps = self._compute.step([(one.row, torch.stack([w.image for w in one.waiting])) for one in full])
             for one, answer in zip(full, steps, strict=True):
@@ -351,9 +351,12 @@ class Worker:
         results = {place: ImageResult(error=message) for place, message in request.errors.items()}
         tops = self._name_top(answer.logits, request.top)
         plain = [()] * len(tops) if answer.frozen_logits is None else self._name_top(answer.frozen_logits, request.top)
+        known, unknown = answer.known.tolist(), answer.unknown.tolist()
         for k, (place, top, frozen_top) in enumerate(zip(request.places, tops, plain, strict=True)):
             frozen = self.names[answer.frozen[k]] if k in answer.frozen else None
-            result = ImageResult(*top[0], top) if top else ImageResult(error=NOT_FINITE)
+            result = ImageResult(error=NOT_FINITE)
+            if top:
+                result = ImageResult(None if unknown[k] else top[0][0], top[0][1], top, known=known[k])
             results[place] = replace(result, frozen=frozen, frozen_top=frozen_top)
         answers = tuple(results[place] for place in range(request.sent))
         adaptation = {"mode": request.mode, "stepped": answer.stepped, **answer.facts, "health": record.health}
@@ -372,7 +375,8 @@ class Worker:
         return {place: self.names[kind] for place, kind in frozen.items()}
 
     def _make_note(self, request: StepRequest, record: StreamRecord, answer: RowAnswer, quiet: bool) -> StepNote:
-        best = tuple(one[0] if one else (None, 0.0) for one in self._name_top(answer.logits, 1))
+        tops = zip(self._name_top(answer.logits, 1), answer.unknown.tolist(), strict=True)
+        best = tuple((None if none else one[0][0], one[0][1]) if one else (None, 0.0) for one, none in tops)
         point = {"seq": record.seq, **{key: record.signals.get(key) for key in POINT}, **record.measure_shares()}
         frozen = self._name_frozen(answer.frozen)
         return StepNote(record.seq, request.sent, tuple(request.places), best, frozen, point, quiet=quiet)
@@ -491,7 +495,7 @@ class _CountedRequest:
     def __init__(self, turn: _Turn, size: int) -> None:
         self._turn, self.row, self.size = turn, turn.resident.row, size
         self.waiting = list(turn.resident.waiting)
-        self.logits: list[Tensor] = []
+        self.answers: list[RowAnswer] = []  # of its parts
         self._seq = turn.resident.record.seq + 1
         self._taken = 0
         self._last = _EMPTY
@@ -522,7 +526,9 @@ class _CountedRequest:
     def finish(self) -> None:
         """Give the turn the answers to all images, with the facts of the last step."""
         frozen = self._frozen.pop(self._seq, {})
-        self._turn.answer = replace(self._last, logits=torch.cat(self.logits), frozen=frozen)
+        names = ("logits", "known", "unknown")
+        own = {name: torch.cat([getattr(part, name) for part in self.answers]) for name in names}
+        self._turn.answer = replace(self._last, frozen=frozen, **own)
         self._turn.earlier, self._turn.resident.waiting = self._frozen, self.waiting
 
 

@@ -47,7 +47,7 @@ export function formatTime(unix) {
 }
 
 // The label of an answer: an image that is none of the classes has a probability and no label.
-export const nameLabel = (label, probability) => label ?? (isNumber(probability) ? "unknown" : "nothing yet");
+export const nameLabel = (label, probability) => label ?? (isNumber(probability) ? "none of the classes" : "nothing yet");
 export const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
 // A label with a bar and a number.

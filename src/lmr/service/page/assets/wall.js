@@ -211,7 +211,8 @@ function makeCard(name) {
   let points = [];
 
   function showAnswer(answer, share, plain, same) {
-    label.replaceChildren(make("strong", { text: nameLabel(answer, share) }), ...(isNumber(share) ? [` ${formatShare(share, 2)} `] : [" "]), explain("label"));
+    const certain = isNumber(share) && answer !== null; // the share of an image of no class is that of its best class
+    label.replaceChildren(make("strong", { text: nameLabel(answer, share) }), certain ? ` ${formatShare(share, 2)} ` : " ", explain(answer === null && isNumber(share) ? "none" : "label"));
     const text = plain === null || plain === undefined ? (same ? "Frozen model: answers the same now" : "Frozen model: not compared") : plain === answer ? "Frozen model: the same" : "";
     frozen.classList.toggle("differs", !text);
     frozen.replaceChildren(...(text ? [text] : ["Frozen model: ", make("strong", { text: plain })]), " ", explain("frozen", "frozen model"));

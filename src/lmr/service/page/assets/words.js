@@ -6,6 +6,7 @@ const MANY = 2; // standard errors, from which a gain is not chance
 
 export const TERMS = {
   label: "The class that the adapted model finds most likely in this image, with its probability.",
+  none: "The score that this image belongs to one of the classes is below the threshold of the service (--unknown): it has no label, and the camera learns nothing from it.",
   frozen: "The same model without adaptation, answering the same image; shown where the watch compared the two.",
   changed: "The share of the recently compared images whose label is not that of the frozen model.",
   right: "The share of labelled images that were answered rightly, by the adapted and by the frozen model on the same images; you send labels with POST /v1/streams/NAME/labels.",
