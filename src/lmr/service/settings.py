@@ -94,3 +94,20 @@ class CameraOptions:
             raise LmrError(f"Expected every ≥ 1 and batch ≥ 1, got every={self.every}, batch={self.batch}.")
         if not (self.fps is None or 0 < self.fps < math.inf) or not (self.idle is None or self.idle >= 0):
             raise LmrError(f"Expected a positive fps and idle ≥ 0, got fps={self.fps}, idle={self.idle}.")
+
+
+@dataclass(frozen=True)
+class FrigateOptions:
+    """Options of a bridge to Frigate; the text at a field is the help of the option of the same name."""
+
+    mqtt: str  # the broker of Frigate
+    frigate: str  # the address of Frigate
+    to: str = "http://127.0.0.1:8080"  # the service
+    objects: str | None = None  # classify objects of these labels of Frigate only (default: all)
+    least: float = 0.0  # write sub-labels of at least this probability
+    token_file: str | None = None  # a file with the token of the service
+    patience: float = 60.0  # leave out an object when the service took no request for S seconds
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= 1:
+            raise LmrError(f"Expected a least probability from 0 to 1, got {self.least}.")
