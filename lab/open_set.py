@@ -48,7 +48,7 @@ APART = (1, 2, 3, 4, 5, 6, 7, 9, 10, 13, 14, 17)
 KINDS = ("CIFAR-100", "noise")
 DOMAINS = ("clean", "gaussian_noise", "fog", "defocus_blur")
 METHODS = ("zeroshot", "steady", "lmr")
-START, BATCH, SEVERITY = 256, 8, 3  # clean known images at first; images in a step: the bias is constant within one
+START, BATCH, SEVERITY = 128, 8, 3  # clean known images at first; images in a step: the bias is constant within one
 
 Images = NDArray[np.uint8]
 Score = Callable[[Tensor, Tensor], Tensor]  # of logits and cosines [B, C]
@@ -142,7 +142,7 @@ def run_trial(
     method = create_suited(spec, classifier, unknown=threshold)
     images = backbone.preprocess(stream.images)
     logits, cosines, judged = [], [], []
-    for part in images.split(BATCH):
+    for part in torch.split(images, BATCH):
         offset = method.logit_offset()
         answer = method.step(part)
         logits.append(answer.logits)
@@ -208,8 +208,8 @@ def run(options: argparse.Namespace) -> None:
                 for threshold in (None,) if spec == "zeroshot" else (None, "auto"):
                     trials.append(run_trial(stream, backbone, domain, kind, spec, threshold))
                     print(f"{domain}, {kind}, {spec}, threshold {threshold}", file=sys.stderr, flush=True)
-    if options.out is not None:
-        options.out.write_text(json.dumps([asdict(one) for one in trials], indent=1) + "\n")
+                    if options.out is not None:
+                        options.out.write_text(json.dumps([asdict(one) for one in trials], indent=1) + "\n")
     print(f"AUROC / FPR95 of each score, per cent:\n\n{describe_scores(trials)}\n")
     print(f"The threshold that is chosen for the stream, per cent:\n\n{describe_thresholds(trials)}")
 
@@ -222,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--images", type=int, default=600, metavar="N", help="known images after the first (default: 600)")
     add("--domains", nargs="+", default=DOMAINS, choices=DOMAINS, help="clean, or corruptions of severity 3")
     add("--seed", type=int, default=0, metavar="N", help="chooses and orders the images (default: 0)")
-    add("--out", type=Path, metavar="FILE.json", help="write all numbers to this file, too")
+    add("--out", type=Path, metavar="FILE.json", help="write all numbers so far to this file, too")
     return run_command(parser, run, argv)
 
 

@@ -225,6 +225,21 @@ def test_a_refusal_ends_a_camera_and_is_kept() -> None:
     assert "refused the token" in str(cameras.failures[0])
 
 
+def test_a_busy_service_does_not_end_a_camera(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is too slow for its first request shows the camera later."""
+    monkeypatch.setattr(module, "PATIENCE", 0.0)
+    with run_scripted_service() as service:
+        service.script = [504, 504]
+        cameras = DemoCameras(service.url, scripts=[CameraScript("cam-a", "", STATIC, 0)])
+        cameras.start()
+        deadline = time.monotonic() + 60
+        while not service.steps and time.monotonic() < deadline:
+            time.sleep(0.01)
+        cameras.stop()
+    assert cameras.failures == []
+    assert service.steps["cam-a"]
+
+
 PHOTOGRAPHS = Photographs()
 
 

@@ -21,7 +21,7 @@ from lmr.data.dataset import CLEAN
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
 from lmr.service.client.client import Client
-from lmr.service.client.errors import ServiceError
+from lmr.service.client.errors import ServiceBusy, ServiceError
 from lmr.service.engine.requests import ImageResult
 from lmr.service.engine.status import StreamDetail
 from lmr.service.settings import ServiceSettings
@@ -34,6 +34,7 @@ STILL = "still"  # a scene in which nothing moves: the same frame again and agai
 DOMINANT = 0.8  # share of the dominant class of a camera that has one
 RAMP = 20  # requests in which the weather goes from mild to its worst
 JOIN_SECONDS = 30.0
+PATIENCE = 20.0  # seconds that a camera waits for a busy service at a time
 
 
 def serve_demo(
@@ -219,12 +220,14 @@ class DemoCameras:
     def report(self) -> str:
         """Return the results of each camera as a table, over all its images."""
         with Client(self._url, self._token) as client:
-            streams = [client.stream(script.name) for script in self._scripts]
-        return format_results(self._scripts, list(self.results.values()), streams)
+            served = {one.stream for one in client.streams()}
+            scripts = [script for script in self._scripts if script.name in served]
+            streams = [client.stream(script.name) for script in scripts]
+        return format_results(scripts, [self.results[script.name] for script in scripts], streams)
 
     def _send(self, script: CameraScript, photographs: Photographs, seed: int) -> None:
         request, due = 0, time.monotonic()
-        with Client(self._url, self._token, patience=20) as client:
+        with Client(self._url, self._token, patience=PATIENCE) as client:
             while request == 0 or not self._ended.is_set():  # at least once, so that there is something to report
                 pixels, labels = script.take(request, photographs, seed)
                 try:
@@ -232,6 +235,10 @@ class DemoCameras:
                     self.results[script.name].add(answer.answers, labels)
                     if any(labels):
                         client.labels(script.name, answer.seq, labels)
+                except ServiceBusy:
+                    if self._ended.is_set():
+                        return
+                    continue  # a slow machine: this camera sends the same images again
                 except ServiceError as error:
                     if not self._ended.is_set():
                         self.failures.append(error)

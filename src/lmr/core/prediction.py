@@ -69,8 +69,12 @@ class Prediction:
 
     def join(self, other: Prediction, order: Tensor) -> Prediction:
         """Return the answers of both in another order [B] of all; the info is that of this one."""
-        both = [(getattr(self, key), getattr(other, key)) for key in ("logits", "scores", "unknown")]
-        logits, scores, unknown = (None if one is None else torch.cat([one, two])[order] for one, two in both)
+        scores = unknown = None
+        if self.scores is not None and other.scores is not None:
+            scores = torch.cat([self.scores, other.scores])[order]
+        if self.unknown is not None and other.unknown is not None:
+            unknown = torch.cat([self.unknown, other.unknown])[order]
+        logits = torch.cat([self.logits, other.logits])[order]
         return Prediction(logits, self.info, self.classes, scores, unknown)
 
     def __repr__(self) -> str:

@@ -178,11 +178,11 @@ def _split(logits: Tensor, inputs: Inputs) -> list[Tensor]:
     return list(torch.split(logits, [len(images) for _, images in inputs]))
 
 
-def _split_answer(answer: Prediction, inputs: Inputs) -> list[tuple[Tensor, ...]]:
+def _split_answer(answer: Prediction, inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return logits, scores and which images are unknown, of each row."""
     unknown = torch.zeros(len(answer.logits), dtype=torch.bool) if answer.unknown is None else answer.unknown
-    parts = (_split(values.cpu(), inputs) for values in (answer.logits, answer.known, unknown))
-    return list(zip(*parts, strict=True))
+    logits, known, none = (_split(values.cpu(), inputs) for values in (answer.logits, answer.known, unknown))
+    return list(zip(logits, known, none, strict=True))
 
 
 def _make_finite(value: float) -> float | None:

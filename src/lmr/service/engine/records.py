@@ -125,8 +125,8 @@ def note_answers(record: StreamRecord, answers: Sequence[ImageResult]) -> Stream
     if not given:
         return record
     shown = (compared or given)[-1]
-    own = {"label": shown.label, "probability": shown.probability, "known": shown.known, "frozen_label": shown.frozen}
-    return replace(record, differs=differs, **own)
+    record = replace(record, differs=differs, label=shown.label, frozen_label=shown.frozen)
+    return replace(record, probability=shown.probability, known=shown.known)
 
 
 def find_new_labels(note: StepNote, labels: Mapping[int, str]) -> tuple[list[str], list[str | None]]:

@@ -526,9 +526,9 @@ class _CountedRequest:
     def finish(self) -> None:
         """Give the turn the answers to all images, with the facts of the last step."""
         frozen = self._frozen.pop(self._seq, {})
-        names = ("logits", "known", "unknown")
-        own = {name: torch.cat([getattr(part, name) for part in self.answers]) for name in names}
-        self._turn.answer = replace(self._last, frozen=frozen, **own)
+        parts = ((part.logits, part.known, part.unknown) for part in self.answers)
+        logits, known, unknown = (torch.cat(column) for column in zip(*parts, strict=True))
+        self._turn.answer = replace(self._last, logits=logits, known=known, unknown=unknown, frozen=frozen)
         self._turn.earlier, self._turn.resident.waiting = self._frozen, self.waiting
 
 

@@ -36,6 +36,8 @@ function draw(target, height, lines, options) {
 
 const clean = (values) => values.map((value) => (isNumber(value) ? value : null));
 
+const WHOLE = [1, 2, 5].flatMap((step) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((power) => step * 10 ** power)).sort((one, other) => one - other); // requests between two marks
+
 // Lines without axes. update(series) takes one array of numbers for each line.
 export function makeSparkline(height = 34, lines = 1, { least = 0, most = null } = {}) {
   const element = make("div", { class: "spark", "aria-hidden": "true" });
@@ -83,7 +85,7 @@ export function makeChart(title, lines, { least = null, most = null, format = fo
       element.hidden = !series.flat().some(isNumber);
       if (element.hidden) return;
       plot ??= draw(target, 132, lines, {
-        axes: [{ ...axis, size: 24 }, { ...axis, size: 48, values: (_, values) => values.map((value) => format(value, 2)) }],
+        axes: [{ ...axis, size: 24, incrs: WHOLE }, { ...axis, size: 48, values: (_, values) => values.map((value) => format(value, 2)) }],
         scales: { x: { time: false }, y: { range } },
         cursor: { drag: { x: false, y: false }, points: { show: false } },
         hooks: { setCursor: [({ cursor }) => tell(cursor.idx ?? points.length - 1)] },
