@@ -142,7 +142,8 @@ def run_trial(
     method = create_suited(spec, classifier, unknown=threshold)
     images = backbone.preprocess(stream.images)
     logits, cosines, judged = [], [], []
-    for part in torch.split(images, BATCH):
+    for first in range(0, len(images), BATCH):
+        part = images[first : first + BATCH]
         offset = method.logit_offset()
         answer = method.step(part)
         logits.append(answer.logits)

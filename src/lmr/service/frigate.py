@@ -105,7 +105,7 @@ class FrigateBridge:
         self._broker.on_connect = self._note_connect
         self._broker.on_disconnect = self._note_disconnect
         self._broker.on_connect_fail = lambda *_: self._complain("cannot be reached")
-        self._broker.on_message = lambda client, data, message: self.add(message.payload)
+        self._broker.on_message = lambda client, data, message: self.add(bytes(message.payload))
         self._complained = False
 
     def add(self, payload: bytes) -> None:

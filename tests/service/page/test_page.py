@@ -107,7 +107,7 @@ def test_wall_answers_four_questions(browser: Any) -> None:
             for card, texts in zip(
                 cards,
                 [
-                    ["unknown 41 %", "Frozen model: green heart", "Quarantined", "To do: Repair the camera"],
+                    ["none of the classes", "Frozen model: green heart", "Quarantined", "To do: Repair the camera"],
                     ["blue star", "Adapting hurts: −20.0 points. 40 % right, frozen 60 %", "Pause or reset it"],
                     ["red ring 93 %", "Frozen model: blue star", "adapts to a change", "Adapting helps: +20.0 points."],
                     [
@@ -125,7 +125,7 @@ def test_wall_answers_four_questions(browser: Any) -> None:
             tab.page.locator(".card", has_text="roof").wait_for(state="detached")
             assert read_cards(tab) == ["gate"]
             tab.page.get_by_role("button", name="All 4").click()
-            tab.page.locator("#search").fill("unknown")
+            tab.page.locator("#search").fill("none of the classes")
             tab.page.locator(".card", has_text="yard").wait_for(state="detached")
             assert read_cards(tab) == ["roof"]
             tab.page.locator("#search").fill("nothing like that")
