@@ -26,6 +26,7 @@ from lmr.models.embedded import ASSETS, Embedded, EmbeddedConfig, EmbeddedTowers
 from lmr.models.facts import ModelFormat
 from lmr.models.tokenizers import END, START, split_words
 from lmr.models.towers.text import TextTower
+from tiny_models import load_tiny
 from tower_reference import normalise, run_block
 
 POCKET_WEIGHTS, PHOTO_WEIGHTS = (ASSETS / f"{name}.safetensors" for name in ("pocket", "photo"))
@@ -464,13 +465,18 @@ def test_tokens_do_not_depend_on_the_batch(photo: Embedded) -> None:
     torch.testing.assert_close(photo.encoder.embed(images[:1]), whole[:1], rtol=0, atol=1e-4)
 
 
+@pytest.fixture(scope="module")
+def tiny_photo() -> lmr.Backbone:
+    return load_tiny("photo")
+
+
 @pytest.mark.parametrize("name", [name for name in lmr.list_methods() if not lmr.find_method(name).needs_images])
 def test_a_step_embeds_once_and_answers_the_same(
-    name: str, photo: Embedded, photographs: Tensor, monkeypatch: pytest.MonkeyPatch
+    name: str, tiny_photo: Any, photographs: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    hook = photo.encoder.stem.register_forward_hook(lambda *_: calls.append(1))
-    clip = photo.classifier(CIFAR10)
+    hook = tiny_photo.encoder.stem.register_forward_hook(lambda *_: calls.append(1))
+    clip = tiny_photo.classifier(CIFAR10)
     clip.logit_scale *= 3  # so that every method finds photographs it trusts enough
     from_images, from_tokens, every_pass = (create(name, clip) for _ in range(3))
     monkeypatch.setattr(every_pass, "needs_images", True)  # embeds the photographs in every pass
@@ -488,6 +494,9 @@ def test_a_step_embeds_once_and_answers_the_same(
             assert len(calls) == before
     finally:
         hook.remove()
+    start = create(name, clip).state
+    learnt = [key for key in start if key != "predicted" and not torch.equal(start[key], from_images.state[key])]
+    assert bool(learnt) == (start.keys() > {"predicted"}), "no photograph was trusted"
 
 
 def test_steps_of_several_streams_take_tokens(photo: Embedded, photographs: Tensor) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import functools
 import numbers
 import types
 import typing
@@ -14,12 +13,14 @@ from typing import Any
 from lmr.core.errors import LmrError
 
 _PLURALS = {"men": "man", "women": "woman", "children": "child", "people": "person", "mice": "mouse", "geese": "goose"}
+_HINTS: dict[type, dict[str, Any]] = {}
 
 
-@functools.cache
 def find_hints(kind: type) -> dict[str, Any]:
     """Return the types of the fields of a class by name, found once, as that takes longer than making an object."""
-    return typing.get_type_hints(kind)
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, Any]]:
