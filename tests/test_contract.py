@@ -20,6 +20,7 @@ import lmr
 import small_world
 from few_views import create
 from lmr.core.bases.restart import RestartMethod
+from lmr.core.method import list_arguments
 from lmr.data.pocket_world import CLASSES
 from tiny_models import draw_batches, load_tiny
 
@@ -429,8 +430,7 @@ def test_default_preset_is_the_defaults(method: lmr.Method, method_name: str, cl
 
 
 def test_every_argument_refuses_another_type(method: lmr.Method, clip: lmr.ZeroShot) -> None:
-    arguments = [f.name for f in dataclasses.fields(method) if f.init and f.name not in ("classifier", "streams")]
-    for key in arguments:
+    for key in list_arguments(type(method)):
         with pytest.raises(lmr.LmrError, match=f"'{key}' of {method.name}"):
             create(f"{method.name}({key}=b'x')", clip)
 
@@ -820,8 +820,7 @@ EXTREME: dict[torch.dtype, list[float]] = {  # what is large or small for the ty
 def test_extreme_argument_works_or_gets_a_message(name: str, dtype: torch.dtype) -> None:
     clip = small_world.make_classifier(dtype)
     images = small_world.make_images(0)[:4].to(dtype)
-    fields = [field.name for field in dataclasses.fields(lmr.find_method(name)) if field.init]
-    for key in set(fields) - {"classifier", "streams", "iterations"}:
+    for key in set(list_arguments(lmr.find_method(name))) - {"iterations"}:
         for value in EXTREME[dtype]:
             try:
                 method = create(name, clip, **{key: value})
