@@ -820,7 +820,7 @@ EXTREME: dict[torch.dtype, list[float]] = {  # what is large or small for the ty
 def test_extreme_argument_works_or_gets_a_message(name: str, dtype: torch.dtype) -> None:
     clip = small_world.make_classifier(dtype)
     images = small_world.make_images(0)[:4].to(dtype)
-    for key in set(list_arguments(lmr.find_method(name))) - {"iterations"}:
+    for key in {*list_arguments(lmr.find_method(name)), "unknown"} - {"iterations"}:
         for value in EXTREME[dtype]:
             try:
                 method = create(name, clip, **{key: value})

@@ -54,7 +54,7 @@ def check_unknown(unknown: str | float | None) -> Unknown:
         return unknown  # type: ignore[return-value]  # it is this text
     try:
         value = float(unknown)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         value = -1.0
     if isinstance(unknown, bool) or not 0 <= value <= 1:
         raise LmrError(f"Expected a threshold of unknown images from 0 to 1, or auto; got {unknown!r}.")
