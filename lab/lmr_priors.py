@@ -52,7 +52,9 @@ class FrozenShares(LMR):
 class HistoryShares(LMR):
     """LMR whose answers are driven to the class shares that ``steady`` has counted in quiet times."""
 
-    fresh: bool = True  # start LMR afresh when the domain changes
+    needs_images = True  # pixels show that the domain has changed
+
+    fresh: bool = True  # start LMR afresh when it has
 
     def prepare(self) -> None:
         """Prepare LMR, and the rules of steady on the frozen model."""

@@ -59,7 +59,12 @@ _CARD = Card(
         "cifar10-c": Preset(TEN_CLASSES, "values of LMR for CIFAR-10-C"),
     },
     gated=True,
-    switches=(Switch({}, 1.0), Switch({"lr": 0.0}, 0.8)),  # on balanced streams of 3,000 images: docs/steady.md
+    switches=(  # shares of the gain on balanced streams of 3,000 images: docs/steady.md
+        Switch({}, 1.0),
+        Switch({"share": 0.5}, 0.99),
+        Switch({"share": 0.25}, 0.83),
+        Switch({"lr": 0.0}, 0.8),
+    ),
 )
 
 

@@ -29,10 +29,10 @@ def test_the_best_within_the_budget(clip: ZeroShot, budget: float) -> None:
         assert (count_forwards(lmr.create("lmr", clip, **switch.values), 64) or 0) > budget + NEAR
 
 
-def test_default_method_has_the_bias_alone_for_one_forward(clip: ZeroShot) -> None:
-    chosen = [choose_switch("steady", clip, budget, 64) for budget in (1, 3)]
-    assert [one.values for one in chosen] == [{"lr": 0.0}, {}]
-    assert chosen[0].forwards == 1
+def test_default_method_has_the_bias_alone_for_one_forward_and_a_share_of_the_images_for_more(clip: ZeroShot) -> None:
+    chosen = [choose_switch("steady", clip, budget, 64) for budget in (1, 1.25, 1.5, 3)]
+    assert [one.values for one in chosen] == [{"lr": 0.0}, {"share": 0.25}, {"share": 0.5}, {}]
+    assert [one.forwards for one in chosen] == pytest.approx([1, 1.25, 1.5, 2], abs=NEAR)
 
 
 def test_single_images_all_teach(clip: ZeroShot) -> None:
