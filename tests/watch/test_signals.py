@@ -44,11 +44,13 @@ def compute_plainly(images: list[Compared]) -> dict[str, float]:
         for label in range(CLASSES)
     ]
     sure = [value / sum(certain) for value in certain]
+    kept = sum(w * image[4] for w, image in zip(slow, images, strict=True) if image[0] == image[1])
     tops = [max(share(which, label) for label in range(CLASSES)) for which in (0, 1)]
     return {
         "concentration": spread(0) / spread(1),
         "sureness": sum(certain) / sum(slow),
         "sure_classes": math.exp(-sum(p * math.log(p) for p in sure if p > 0)),
+        "sure_agreement": kept / sum(certain),
         "top_share": tops[0] - tops[1],
         "entropy": mean([image[2] for image in images]),
         "frozen_entropy": mean([image[3] for image in images]),
@@ -78,7 +80,7 @@ def test_answers_are_sure_above_one_half() -> None:
     logits = torch.tensor([[0.5, 0.5, 1e-9], [0.75, 0.15, 0.1], [0.4, 0.3, 0.3], [1.0, 1e-30, 1e-30]]).log()
     assert measure_sureness(logits).tolist() == pytest.approx([0, 0.5, 0, 1], abs=1e-6)
     tally = add_images(Tally.begin(3), torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1), torch.zeros(1), MEMORY)
-    assert (tally.averages[-2], tally.averages[-1]) == (0, None)
+    assert tally.averages[-3:] == (0, None, None)
 
 
 def test_effective_number_counts_equal_shares() -> None:
@@ -114,6 +116,7 @@ def test_one_or_two_canaries_that_change_are_no_alarm(count: int) -> None:
     assert find_alarms(signals, Thresholds(canary_fall=0.1), CLASSES, 32) == ()
 
 
+SURE = {"sureness": 0.37, "sure_classes": 4.7, "sure_agreement": 0.86}
 LOW = 0.2 * math.log(100) / math.log(1000)
 
 
@@ -123,7 +126,7 @@ LOW = 0.2 * math.log(100) / math.log(1000)
         ({"not_finite": 3}, "not finite"),
         ({"concentration": 0.49, "top_share": 0.26}, "concentration"),
         ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001, "concentration": 0.89}, "entropy"),
-        ({"entropy": 1.51, "frozen_entropy": 1.5, "sureness": 0.37, "sure_classes": 4.7, "compared": 16}, "doubt"),
+        ({"entropy": 1.51, "frozen_entropy": 1.5, "compared": 16, **SURE}, "doubt"),
         ({"canaries": 0.79, "concentration": 0.89}, "canaries"),
         ({"canary_fall": 0.2, "concentration": 0.89}, "canaries"),
         ({"drift": 0.31, "steps": 1000}, "drift"),
@@ -156,11 +159,12 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         {"entropy": 0.001, "frozen_entropy": 0.2, "concentration": 0.8},
         {"entropy": 0.001, "frozen_entropy": 0.9},  # a better model becomes sure, too
         {"entropy": 9.0, "sureness": 0.5},  # it is not known how many classes the sure answers show
-        {"entropy": 9.0, "sureness": 0.5, "sure_classes": 4.8},  # not few
-        {"entropy": 9.0, "sureness": 0.35, "sure_classes": 1.0},  # the frozen model is seldom sure
-        {"entropy": 1.0, "sureness": 0.5, "sure_classes": 1.0},  # and the adapted one is as sure
-        {"entropy": 9.0, "sureness": 0.5, "sure_classes": 1.0, "concentration": 0.89},  # and its answers are narrower
-        {"entropy": 9.0, "sureness": 0.5, "sure_classes": 1.0, "compared": 15},
+        {"entropy": 9.0, **SURE, "sure_classes": 4.8},  # not few
+        {"entropy": 9.0, **SURE, "sureness": 0.35},  # the frozen model is seldom sure
+        {"entropy": 9.0, **SURE, "sure_agreement": 0.84},  # the adapted model gives up its sure answers
+        {"entropy": 1.0, **SURE},  # the adapted one is as sure
+        {"entropy": 9.0, **SURE, "concentration": 0.89},  # and its answers are narrower
+        {"entropy": 9.0, **SURE, "compared": 15},
         {"drift": 0.74, "steps": 9000},  # and moves
         {"concentration": 0.1, "top_share": 0.9, "compared": 27},
         {"agreement": 0.0},
@@ -174,7 +178,7 @@ def test_what_is_no_alarm(change: dict[str, float]) -> None:
 
 def test_few_classes_are_fewer_where_there_are_few() -> None:
     def find(classes: int, number: float) -> tuple[str, ...]:
-        doubtful = dataclasses.replace(WELL, entropy=0.2, frozen_entropy=0.1, sureness=0.9, sure_classes=number)
+        doubtful = dataclasses.replace(WELL, entropy=0.2, frozen_entropy=0.1, **SURE | {"sure_classes": number})
         return find_alarms(doubtful, Thresholds(), classes, 32)
 
     assert [find(4, number) for number in (1.9, 2.1)] == [("doubt",), ()]

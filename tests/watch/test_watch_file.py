@@ -112,11 +112,11 @@ def test_reasons(content: bytes, forge: Callable[[dict[str, Any]], object], reas
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("watch/0/sums", torch.tensor([0.0, 0.0, 1e300, 1.0], dtype=torch.float64), "sums are larger"),
+        ("watch/0/sums", torch.tensor([0.0, 0.0, 1e300, 1.0, 0.0], dtype=torch.float64), "sums are larger"),
         ("watch/0/classes", torch.full((3, 6), 1e300, dtype=torch.float64), "do not weigh"),
         ("watch/0/classes", torch.full((2, 6), 1.0, dtype=torch.float64), "another shape"),
         ("watch/0/snapshot/77/norms", torch.zeros(1), "belong to nothing"),
-        ("watch/9/sums", torch.zeros(4).double(), "belong to nothing"),
+        ("watch/9/sums", torch.zeros(5).double(), "belong to nothing"),
         ("watch/0/canaries", torch.zeros(()), "canaries have another type"),
     ],
 )

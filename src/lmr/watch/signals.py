@@ -36,29 +36,31 @@ class Tally:
     """Sums over the compared images of a stream, the older an image the smaller its weight; float64, on the CPU."""
 
     classes: Tensor  # [3, C] weights of predicted classes: adapted, frozen, and frozen by how sure each answer is
-    sums: Tensor  # [4] weighted sums: entropy adapted, entropy frozen, equal labels; and the weights of sure answers
+    sums: Tensor  # [5] weighted sums: entropy adapted, entropy frozen, equal labels; for sure answers: images, equal ones
     compared: int = 0  # images so far
 
     @cached_property
     def averages(self) -> tuple[float | None, ...]:
-        """Concentration, excess of the top share, entropy adapted and frozen, agreement, sureness, sure classes.
+        """Concentration, excess of the top share, entropy adapted and frozen, agreement, and three of sure answers.
 
+        The last three are the mean sureness, and the effective number of classes and the agreement of sure answers.
         None before the first image. Cached, because between two comparisons they are needed at every step.
         """
         if not self.compared:
-            return (None,) * 7
+            return (None,) * 8
         adapted, frozen, sure = self.classes
         weight, certain = float(adapted.sum()), float(sure.sum())
-        *sums, images = self.sums.tolist()
+        *sums, images, kept = self.sums.tolist()
         concentration = effective_number(adapted) / effective_number(frozen)
         top_share = (float(adapted.max()) - float(frozen.max())) / weight
         means = (value / weight for value in sums)
-        return concentration, top_share, *means, certain / images, effective_number(sure) if certain else None
+        of_sure = (effective_number(sure), kept / certain) if certain else (None, None)
+        return concentration, top_share, *means, certain / images, *of_sure
 
     @classmethod
     def begin(cls, classes: int) -> Tally:
         """Return the tally of a stream without any comparison yet."""
-        return cls(torch.zeros(3, classes, dtype=torch.float64), torch.zeros(4, dtype=torch.float64))
+        return cls(torch.zeros(3, classes, dtype=torch.float64), torch.zeros(5, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Signals:
     steps: int = 0  # since the start of the state
     sureness: float | None = None  # of the frozen model: how far its probabilities are above 1/2, doubled
     sure_classes: float | None = None  # effective number of classes it predicts, answers weighted by their sureness
+    sure_agreement: float | None = None  # share of equal labels, weighted in the same way
 
 
 def measure_sureness(logits: Tensor) -> Tensor:
@@ -94,10 +97,11 @@ def add_images(tally: Tally, labels: Tensor, entropies: Tensor, sureness: Tensor
     weights, slow = keep.unsqueeze(1) ** torch.arange(count - 1, -1, -1, dtype=torch.float64)
     kept, kept_slow = (keep**count).tolist()
     same = (labels[0] == labels[1]).double()
-    fresh = torch.cat([entropies.double() @ weights, (same @ weights).view(1), slow.sum().view(1)])
+    rest = torch.stack([same @ weights, slow.sum(), (slow * sureness) @ same])
+    fresh = torch.cat([entropies.double() @ weights, rest])
     classes = tally.classes * torch.tensor([[kept], [kept], [kept_slow]], dtype=torch.float64)
     classes.scatter_add_(1, labels[[0, 1, 1]], torch.stack([weights, weights, slow * sureness]))
-    old = tally.sums * torch.tensor([kept, kept, kept, kept_slow], dtype=torch.float64)
+    old = tally.sums * torch.tensor([*[kept] * 3, *[kept_slow] * 2], dtype=torch.float64)
     return Tally(classes, old + fresh, tally.compared + count)
 
 
@@ -119,7 +123,7 @@ def measure(
 
     The last points of the history are compared with those before them, or with ``earlier`` while the history is short.
     """
-    concentration, top_share, entropy, frozen_entropy, agreement, sureness, sure_classes = tally.averages
+    concentration, top_share, entropy, frozen_entropy, agreement, *of_sure = tally.averages
     fall = None
     before = average_earlier(canaries, earlier)
     if canaries and before is not None:
@@ -137,8 +141,7 @@ def measure(
         drift if drift is not None and math.isfinite(drift) else None,
         agreement,
         steps,
-        sureness,
-        sure_classes,
+        *of_sure,
     )
 
 
@@ -158,8 +161,9 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
     random walk, the root of the steps, and so does the limit.
     Where one class really dominates, a method that expects all classes equally often moves answers away from it, and
     they become less sure than the frozen model's. The same is seen where adapting helps, under heavy noise that makes
-    the frozen model prefer a class. But there the frozen model is seldom sure, or its sure answers show many classes.
-    So doubt is an alarm only while it is often sure, of few classes, and the answers are not narrower.
+    the frozen model prefer a class. But there the frozen model is seldom sure, or its sure answers show many classes,
+    or the adapted model gives many of them up. So doubt is an alarm only while it is often sure, of few classes, and
+    the adapted model mostly agrees with these answers and is not narrower.
     One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
     """
     found = [Alarm.NOT_FINITE] if signals.not_finite >= limits.not_finite else []
@@ -177,7 +181,8 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
     if signals.compared >= limits.doubt_least and not _below(signals.concentration, limits.spread):
         few = _below(signals.sure_classes, min(FEW_CLASSES, classes / 2))
         sure = few and _above(signals.sureness, limits.doubt_sureness)
-        if sure and _above(signals.entropy, limits.doubt * (signals.frozen_entropy or 0.0)):
+        agreed = sure and _above(signals.sure_agreement, limits.doubt_agreement)
+        if agreed and _above(signals.entropy, limits.doubt * (signals.frozen_entropy or 0.0)):
             found.append(Alarm.DOUBT)
     if _above(signals.drift, limits.drift * math.sqrt(max(1.0, signals.steps / FREE_STEPS))):
         found.append(Alarm.DRIFT)

@@ -230,7 +230,7 @@ def _check_tensors(watch: StreamWatch, classifier: ZeroShot) -> None:
     most = weights[0] * (math.log(classifier.classes) + 1)
     if not all(low <= weight <= high for weight in weights) or not math.isclose(*weights, rel_tol=_ROUNDING):
         raise ValueError("its classes do not weigh what it has compared")
-    limits = [most, most, weights[0] * (1 + _ROUNDING), high]
+    limits = [most, most, weights[0] * (1 + _ROUNDING), high, sure * (1 + _ROUNDING)]
     if sure > float(tally.sums[3]) * (1 + _ROUNDING) or bool((tally.sums > torch.tensor(limits).double()).any()):
         raise ValueError("its sums are larger than what it has compared")
     images, labels, shape = watch.canaries.images, watch.canaries.labels, classifier.input_shape
