@@ -63,7 +63,7 @@ _CARD = Card(
         Switch({}, 1.0),
         Switch({"share": 0.5}, 0.99),
         Switch({"share": 0.25}, 0.83),
-        Switch({"lr": 0.0}, 0.8),
+        Switch({"lr": 0.0}, 0.78),
     ),
 )
 

@@ -36,7 +36,7 @@ class Tally:
     """Sums over the compared images of a stream, the older an image the smaller its weight; float64, on the CPU."""
 
     classes: Tensor  # [3, C] weights of predicted classes: adapted, frozen, and frozen by how sure each answer is
-    sums: Tensor  # [5] weighted sums: entropy adapted, entropy frozen, equal labels; for sure answers: images, equal ones
+    sums: Tensor  # [5] weighted sums: entropy adapted, entropy frozen, equal labels; sure answers: images, equal
     compared: int = 0  # images so far
 
     @cached_property
