@@ -85,8 +85,8 @@ def _record(options: argparse.Namespace, domain: str, dominant: int | None, size
                 frozen = classifier(images)
             made.append((method.step(images).logits.numpy(), frozen.numpy(), batch.labels))
         path.parent.mkdir(parents=True, exist_ok=True)
-        adapted, plain, labels = (np.concatenate(parts) for parts in zip(*made, strict=True))
-        np.savez_compressed(path, adapted=adapted, frozen=plain, labels=labels)
+        answers, frozen_answers, true = (np.concatenate(parts) for parts in zip(*made, strict=True))
+        np.savez_compressed(path, adapted=answers, frozen=frozen_answers, labels=true)
     with np.load(path) as arrays:
         adapted, plain, labels = (torch.from_numpy(arrays[key]) for key in ("adapted", "frozen", "labels"))
     kind = f"{domain}, {'balanced' if dominant is None else f'80 % class {dominant}'}"

@@ -45,7 +45,7 @@ class FrozenShares(LMR):
         counts = state["counts"] + streams.sum(labels).to(state["counts"])
         self._shares = share_counts(counts)
         step = super().adapt(images, state, streams)
-        return Step(step.logits, step.state | {"counts": counts}, step.info)
+        return Step(step.logits, {**step.state, "counts": counts}, step.info)
 
 
 @register("lmr_history", Card(label="LMR (shares of quiet times)"))
@@ -68,7 +68,7 @@ class HistoryShares(LMR):
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         """Count the labels of quiet images, then adapt with their shares."""
         seen = {key.removeprefix(SEEN): value for key, value in state.items() if key.startswith(SEEN)}
-        counted = seen | self._counter.adapt(images, seen, streams).state
+        counted = {**seen, **self._counter.adapt(images, seen, streams).state}
         self._shares = share_counts(counted["history"] + counted["labels"] * (counted["quiet_clarity"] == 0)[:, None])
         if self.fresh:
             changed = counted["looked"] < seen["looked"]
@@ -76,4 +76,5 @@ class HistoryShares(LMR):
             state = state | {key: choose_rows(changed, value, state[key]) for key, value in first.items()}
         step = super().adapt(images, state, streams)
         kept = {key: value for key, value in state.items() if not key.startswith(SEEN)}
-        return Step(step.logits, kept | step.state | {SEEN + key: value for key, value in counted.items()}, step.info)
+        new = {**kept, **step.state, **{SEEN + key: value for key, value in counted.items()}}
+        return Step(step.logits, new, step.info)

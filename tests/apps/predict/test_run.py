@@ -134,13 +134,13 @@ def test_every_picture_gets_its_line_in_order(here: Path, model: str, capsys: py
     assert "results on standard output" in err
     assert main(["predict", *shared, "--out", "lines.csv"]) == 0
     rows = list(csv.DictReader(io.StringIO((here / "lines.csv").read_text("utf-8"), newline="")))
-    assert list(rows[0]) == ["path", "label", "probability", "top1", "top2", "top3", "error"]
+    assert list(rows[0]) == ["path", "label", "probability", "known", "top1", "top2", "top3", "error"]
     assert [row["path"] for row in rows] == names
     for row, line in zip(rows, lines, strict=True):
         assert bool(row["error"]) == (row["path"] in broken)
         assert row["label"] == line.get("label", "")
         if not row["error"]:
-            assert float(row["probability"]) == line["probability"]
+            assert [float(row[key]) for key in ("probability", "known")] == [line["probability"], line["known"]]
             pairs = [row[f"top{k}"].rsplit(":", 1) for k in (1, 2, 3)]
             assert [[label, float(share)] for label, share in pairs] == line["top"]
 

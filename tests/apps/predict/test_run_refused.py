@@ -427,7 +427,7 @@ def test_standard_output_that_fails(
 
 def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
     answers = [
-        ImageAnswer("a.png", [("x:y", 0.75), ('q,"', 0.25)]),
+        ImageAnswer("a.png", [("x:y", 0.75), ('q,"', 0.25)], known=0.5),
         ImageAnswer("b\n.png", error='broken, "really"\nso'),
     ]
     for name in ("o.csv", "o.jsonl"):
@@ -439,4 +439,4 @@ def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
         second = ResultFile(tmp_path / name, 2)
         assert second.recover(first.offset, first.digest) == [("a.png", None, "x:y"), ("b\n.png", None, None)]
         assert (second.offset, second.digest) == (first.offset, first.digest)
-    assert format_csv(answers[0], 2) == b'a.png,x:y,0.750000,x:y:0.750000,"q,"":0.250000",\n'
+    assert format_csv(answers[0], 2) == b'a.png,x:y,0.750000,0.500000,x:y:0.750000,"q,"":0.250000",\n'

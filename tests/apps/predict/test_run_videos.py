@@ -62,8 +62,9 @@ def answer_by_hand(every: int, batch_size: int) -> list[dict[str, Any]]:
     for first in range(0, len(images), batch_size):
         part = images[first : first + batch_size]
         answer = method.step(torch.stack([backbone.preprocess(image) for _, image in part]))
-        for (place, _), row in zip(part, answer.probabilities, strict=True):
-            lines.append(place | {"label": LABELS[int(row.argmax())], "probability": round(row.max().item(), 6)})
+        for (place, _), row, known in zip(part, answer.probabilities, answer.known.tolist(), strict=True):
+            best = {"label": LABELS[int(row.argmax())], "probability": round(row.max().item(), 6)}
+            lines.append(place | best | {"known": round(known, 6)})
     return lines
 
 
@@ -75,7 +76,7 @@ def test_frames_have_lines_with_number_and_time(here: Path, every: int) -> None:
     lines = read_lines(here / "o.jsonl")
     expected = answer_by_hand(every, 4)
     assert [{key: value for key, value in line.items() if key != "top"} for line in lines] == expected
-    assert list(lines[1]) == ["path", "frame", "time", "label", "probability", "top"]
+    assert list(lines[1]) == ["path", "frame", "time", "label", "probability", "known", "top"]
     assert main([*words, "--out", "o.csv"]) == 0
     with open("o.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
