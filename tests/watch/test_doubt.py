@@ -93,7 +93,7 @@ def test_it_needs_a_frozen_model_that_is_often_sure_of_few_classes() -> None:
         assert signals.frozen_entropy == pytest.approx(means[1], abs=1e-5)
         assert signals.sureness == pytest.approx(mean, abs=1e-5)
         assert signals.sure_classes == pytest.approx(number, abs=1e-4)
-        found[kind] = (means[0] > 1.01 * means[1], mean > 0.36, number < 4.75)
+        found[kind] = (means[0] > 1.01 * means[1], mean > 0.42, number < 4.75)
     assert found["majority"] == (True, True, True)
     assert not found["balanced"][2]
     assert found["biased"][0]
