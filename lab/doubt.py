@@ -88,9 +88,9 @@ def _record(options: argparse.Namespace, domain: str, dominant: int | None, size
         answers, frozen_answers, true = (np.concatenate(parts) for parts in zip(*made, strict=True))
         np.savez_compressed(path, adapted=answers, frozen=frozen_answers, labels=true)
     with np.load(path) as arrays:
-        adapted, plain, labels = (torch.from_numpy(arrays[key]) for key in ("adapted", "frozen", "labels"))
+        kept = [torch.from_numpy(arrays[key]) for key in ("adapted", "frozen", "labels")]
     kind = f"{domain}, {'balanced' if dominant is None else f'80 % class {dominant}'}"
-    return Recording(kind, size, adapted, plain, labels)
+    return Recording(kind, size, *kept)
 
 
 def replay(recording: Recording, places: Tensor, offset: int, limits: Thresholds) -> dict[Level, list[int]]:
