@@ -31,7 +31,7 @@ coverage: $(READY)
 	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not ray' --cov lmr --cov-report term:skip-covered
 
 docs: $(READY)
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict  # the notice of Material about its successor
 	@echo "The site is in site/. See it with: $(BIN)/python -m http.server --directory site"
 
 wheel-test: $(READY)

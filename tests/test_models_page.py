@@ -39,7 +39,7 @@ def test_commands_of_the_page_parse() -> None:
     commands = re.findall(r"^(lmr .+)$", PAGE, re.MULTILINE) + re.findall(r"`(lmr doctor pocket[^`]*)`", PAGE)
     assert len(commands) >= 2
     for command in commands:
-        parse(shlex.split(command)[1:])
+        parse(shlex.split(command, comments=True)[1:])
 
 
 def test_names_and_links_of_the_page_exist() -> None:

@@ -8,35 +8,60 @@ import shlex
 from pathlib import Path
 
 import pytest
-import torch
+from PIL import Image
 
 import lmr
 from lmr.cli.parser import COMMANDS, parse
+from lmr.data.catalogue import open_dataset
+from lmr.data.dataset import CLEAN
+from page_outputs import agree
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "lab/README.md", "results/README.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+NAMES = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY", "lab/README", "results/README")
+PAGES = [*(ROOT / f"{name}.md" for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 MADE_UP = {"src/lmr/methods/yours.py", "tests/methods/test_yours.py"}  # files that a reader writes
 
 
-def test_python_of_the_readme_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) >= 2
-    names: dict[str, object] = {"images": torch.randn(8, 3, 32, 32), "ids": torch.arange(8)}
-    for block in blocks:
-        exec(block, names)
-    assert isinstance(names["answer"], lmr.Prediction)
-    assert isinstance(names["backbone"], lmr.Backbone)
+def test_python_of_the_readme_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = re.search(r"```python\n(.*?)```\n+```text\n(.*?)```", README, re.DOTALL)
+    assert found
+    photographs = open_dataset("photo")
+    labels = list(photographs.labels(CLEAN))
+    (tmp_path / "photos").mkdir()
+    for name in ("cat", "dog", "ship", "truck"):
+        index = labels.index(photographs.classes.index(name))
+        Image.fromarray(photographs.read(CLEAN, 1, [index])[0]).save(tmp_path / "photos" / f"{name}.png")
+    monkeypatch.chdir(tmp_path)
+    exec(found[1], {})
+    assert agree(found[2], capsys.readouterr().out)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 120
 
 
 def test_files_the_readme_names_exist() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert "docs/demo.png" in links
+    assert {"docs/drift.webp", "docs/serve-demo.png"} <= set(links)
     for link in links:
         assert (ROOT / link).exists(), link
+    assert (ROOT / "docs/drift.webp").stat().st_size < 2e6
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_prose_is_wrapped(page: Path) -> None:
+    text = re.sub(r"^( *```).*?^\1$", blank, page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for number, line in enumerate(text.splitlines(), 1):
+        prose = not re.match(r" *(\||#|!?\[[^]]*\]\([^)]*\)[.,;:)]*$)", line)  # a table, a heading, a link alone
+        assert not prose or len(line) <= 100, f"line {number} has {len(line)} characters: {line}"
+
+
+def blank(match: re.Match[str]) -> str:
+    """Return the lines of a code block as empty lines."""
+    return "\n" * match[0].count("\n")
 
 
 def test_make_targets_exist() -> None:

@@ -1,4 +1,4 @@
-"""The examples of docs/service.md run against a real service, and what the page names exists."""
+"""The examples of docs/service.md run against a real service; what it and docs/operating.md name exists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from lmr.service.app.routes import OperatorAction
 from lmr.service.app.service import LiveService
 from lmr.service.settings import ServiceSettings
 
-PAGE = (Path(__file__).parent.parent / "docs" / "service.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "service.md").read_text(encoding="utf-8")
+OPERATING = (DOCS / "operating.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8080"
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 CURL = re.findall(r"^(curl .+)$", PAGE, re.MULTILINE)
@@ -78,7 +80,7 @@ def test_routes_codes_and_flags_of_the_page_exist() -> None:
     routes = app.openapi()["paths"]
     for path in re.findall(r"`(?:[A-Z]+ )?(/v1/[^?`\s]*)", PAGE):
         assert path.rstrip(":") in routes, path
-    for action in re.findall(r"`:(\w+)`", PAGE):
+    for action in re.findall(r"`:(\w+)`", OPERATING):
         assert action in get_args(OperatorAction), action
     known = {word for action in build_command("serve")._actions for word in action.option_strings}
     others = {
@@ -86,7 +88,7 @@ def test_routes_codes_and_flags_of_the_page_exist() -> None:
         for parser in (build_command("camera"), build_command("predict"), make_parser())
         for word in re.findall(r"--[\w-]+", parser.format_help())
     }
-    for flag in set(re.findall(r"(?<![\w-])(--[a-z][\w-]*)", PAGE)):
+    for flag in set(re.findall(r"(?<![\w-])(--[a-z][\w-]*)", PAGE + OPERATING)):
         assert flag in known | others | {"--data-binary"}, flag
     codes = {code for route in routes.values() for method in route.values() for code in method["responses"]}
     listed = set(re.findall(r"^\| (\d{3}) \|", PAGE, re.MULTILINE))

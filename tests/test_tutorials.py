@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import math
 import re
 import shlex
 from pathlib import Path
@@ -19,11 +18,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from lmr.cli import main
+from page_outputs import agree
 
 FOLDER = Path(__file__).parent.parent / "docs" / "tutorials"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.stem != "index")
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.DOTALL | re.MULTILINE)
-DECIMAL = r"-?\d+\.\d+"
 
 
 class Block(NamedTuple):
@@ -59,30 +58,6 @@ def run_block(block: Block, names: dict[str, Any]) -> str:
         else:
             raise AssertionError(f"{block.place}: a block of {block.language!r} has no title to write it to")
     return screen.getvalue().decode()
-
-
-def agree(shown: str, printed: str) -> bool:
-    """Whether a page may show this for what was printed."""
-    pattern, numbers = "", []
-    for part in re.split(rf"(\.\.\.|{DECIMAL})", squeeze(shown)):
-        if part == "...":
-            pattern += ".*?"
-        elif re.fullmatch(DECIMAL, part):
-            pattern += f"({DECIMAL})"
-            numbers.append(float(part))
-        else:
-            pattern += re.escape(part)
-    match = re.fullmatch(pattern, squeeze(printed), re.DOTALL)
-    return match is not None and all(map(is_near, numbers, map(float, match.groups())))
-
-
-def squeeze(text: str) -> str:
-    """Without the width of columns."""
-    return re.sub(" +", " ", text).strip()
-
-
-def is_near(shown: float, printed: float) -> bool:
-    return math.isclose(shown, printed, rel_tol=0.03, abs_tol=0.5)
 
 
 @pytest.mark.usefixtures("own_methods")

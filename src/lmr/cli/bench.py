@@ -99,8 +99,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--mix", action="store_true", default=None, help="shuffle all corruptions into one stream")
     add("--latin", action="store_true", default=None, help="for --reset never: one stream for each order of a Latin "
         "square of the domains")  # fmt: skip
-    add("--timing", choices=TIMINGS, help="live: the stream does not wait; a method whose step costs k forwards learns "
-        "from every k-th batch and answers the others with its last state (default: wait)")  # fmt: skip
+    add("--timing", choices=TIMINGS, help="live: the stream does not wait for a method; one whose step costs k "
+        "forwards learns from every k-th batch and answers the others with its last state (default: wait)")  # fmt: skip
     add("--forgetting", type=int, metavar="N", help="clean images to classify after each stream (default: 0)")
     add("--recovery", action="store_true", default=None, help="measure how many of zero-shot's errors are undone")
     add("--watch", nargs="+", metavar="MODE", help="on, report or off: with a watch that rolls a stream back when its "

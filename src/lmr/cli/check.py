@@ -14,10 +14,10 @@ from lmr.cli.shared_options import (
 )
 
 DESCRIPTION = """\
-Should these images be answered by an adapting method, or by the frozen model? Give a folder with one sub-folder per
-class; 100 images are enough to see a large difference. They are answered twice, in the order of the files, which is
-class by class, and shuffled. Shown are the accuracy of both models, the difference with its 95 % interval (paired
-bootstrap over the images), what the watch reported, and a recommendation. Nothing is written."""
+Find out on labelled images whether adapting helps. Give a folder with one sub-folder per class; 100 images are enough
+to see a large difference. Both models, frozen and adapting, answer them in two orders: class by class, as the files are
+sorted, and shuffled. The command prints the accuracy of both, the difference with its 95 % interval (paired bootstrap
+over the images), what the watch reported, and a recommendation. It writes no file."""
 
 EXAMPLES = """\
 examples:

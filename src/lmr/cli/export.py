@@ -9,13 +9,14 @@ from lmr.apps.options import DEFAULT_MODEL, ExportOptions
 from lmr.cli.shared_options import MODEL_HELP, add_fields, add_prompt_options, read_dataclass
 
 DESCRIPTION = """\
-Write an adapted model as a folder that transformers opens without lmr: the model with its adapted norms, its
-preprocessing and its tokenizer, and the classes: prototypes and bias in classes.safetensors, and names, prompts, bias
-and origin in classes.json. Or, with --format onnx, as one ONNX file from images to logits, whose metadata holds the
-names and the preprocessing.
+Write an adapted model as a folder that transformers opens without lmr. It holds the model with its adapted norms, its
+preprocessing and its tokenizer. The classes are beside it: prototypes and bias in classes.safetensors; names, prompts,
+bias and origin in classes.json. With --format onnx, write one ONNX file from images to logits instead. Its metadata
+holds the names and the preprocessing.
 
 The result is compared with lmr's own answers before it is put in its place. Methods whose answer needs more than norms,
-prototypes and a bias cannot be exported, and the models that come with lmr only to ONNX; an error message says why."""
+prototypes and a bias cannot be exported. The models that come with lmr can be exported to ONNX only. An error message
+says why."""
 
 EXAMPLES = """\
 examples:

@@ -24,13 +24,13 @@ DESCRIPTION = """\
 Label images with your own class names, without training data. The images are one stream in a stable order (img2 before
 img10), and the model adapts to them when they change, so that noise or fog cost less accuracy.
 
-The default method, steady, answers as the frozen model while the images are like the first ones, and adapts after a
-change, with the class shares it has counted until then. Give --prior uniform for images that are bad from the first on,
-with about as many of each class, or the shares themselves if you know them.
+The default method, steady, answers as the frozen model while the images are like the first ones. After a change it
+adapts, with the class shares that it has counted until then. If the images are bad from the first one on, with about as
+many of each class, give --prior uniform; if you know the class shares, give these.
 
-The default is the small model that comes with lmr. It sees photographs of any size at 32x32 pixels and knows 110 class
-names, such as cat, ship and pickup truck; 'lmr doctor photo' lists them. For other names, or where details matter, give
---model a CLIP or SigLIP model; it is downloaded once.
+The default model is the small one that comes with lmr. It sees photographs of any size at 32x32 pixels and knows 110
+class names, such as cat, ship and pickup truck; 'lmr doctor photo' lists them. For other names, or where details
+matter, give --model a CLIP or SigLIP model; it is downloaded once.
 
 One line per image is written to --out as soon as its batch is done. To resume a run that was interrupted or killed,
 give the same command with --resume; the result is the same as without the interruption. An image that cannot be read
@@ -41,9 +41,9 @@ are searched for images only: name videos one by one. A .csv or .parquet file is
 folder; a .csv file has a line of column names, or one path per line and nothing else. Folders, images and lists may
 also be addresses such as s3://bucket/photos (with fsspec), and a .parquet file may hold the images themselves.
 
-The images of several cameras are several streams: --stream-by gives each an adaptation of its own. Streams can be
-shared out over the machines of a Ray cluster with --ray, and the output is the same. A run over streams that was
-interrupted or killed continues when the same command is given again."""
+The images of several cameras are several streams: --stream-by adapts to each one on its own. With --ray, streams run on
+the machines of a Ray cluster, and the output is the same. To resume a run over streams that was interrupted or killed,
+give the same command again."""
 
 EXAMPLES = """\
 examples:
@@ -67,7 +67,7 @@ examples:
     lmr predict foggy --labels names.txt --prior uniform --out foggy.jsonl
   a road camera whose class shares are known; the other classes share the rest evenly:
     lmr predict road --labels names.txt --prior car=0.8,truck=0.1 --out road.jsonl
-  the published method, which adapts from the first image on; half the work of a step, for most of the gain:
+  the published method, which adapts from the first image on, at half its cost and with most of its gain:
     lmr predict photos --labels names.txt --method lmr --budget 1.5 --out photos.jsonl
   no label for images that belong to none of the classes:
     lmr predict photos --labels names.txt --unknown auto --out photos.jsonl

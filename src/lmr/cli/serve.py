@@ -97,15 +97,15 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "--method",
         default="steady",
         metavar="SPEC",
-        help='a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a '
-        "preset is named, and counts its constants by images unless the spec says otherwise (default: %(default)s)",
+        help="a method of 'lmr list', with arguments as in \"lmr(lr=5e-4)\"; values that are not given follow from the "
+        "number of classes, and time constants count images (default: %(default)s)",
     )
     add(
         "--prior",
         metavar="WORD|SHARES|FILE",
-        help="the class shares that the method expects in every stream: history (counted while its images are like the "
-        "first ones), uniform, shares such as car=0.8,truck=0.1, where the other classes share the rest evenly, or a "
-        "file of name,share lines (default: the method's own)",
+        help="the class shares to expect in every stream: history, those of its images before the first change; "
+        "uniform; shares such as car=0.8,truck=0.1, where the other classes share the rest evenly; or a file of "
+        "name,share lines (default: the method's own)",
     )
     add_unknown(group)
     add(

@@ -20,16 +20,15 @@ class PredictOptions(ModelOptions):
     labels: AnyPath | Sequence[str]
     model: str = DEFAULT_MODEL
     method: str = "steady"
-    """a method from "lmr list", as in "lmr(lr=5e-4)"; it has its values for the number of classes unless a preset is
-    named. The default answers as the frozen model while the images are like the first ones, and adapts with the class
-    shares it has counted after a change; lmr adapts from the first image on"""
+    """a method of 'lmr list', with arguments as in "lmr(lr=5e-4)"; values that are not given follow from the number of
+    classes. steady adapts after the images have changed, lmr from the first image on"""
     prior: AnyPath | Mapping[str, float] | None = None
-    """the class shares that the method expects: history (counted while the images are like the first ones), uniform
-    (for images that are bad from the first on, with about as many of each class), shares such as car=0.8,truck=0.1,
-    where the other classes share the rest evenly, or a file of name,share lines (default: the method's own)"""
+    """the class shares to expect: history, those of the images before the first change; uniform, about as many images
+    of each class, for images that are bad from the first one on; shares such as car=0.8,truck=0.1, where the other
+    classes share the rest evenly; or a file of name,share lines (default: the method's own)"""
     budget: float | None = None
-    """spend at most X plain forwards per image: use the switch of the method that was measured to keep most of its gain
-    within that (the published method takes about 3, the model alone 1)"""
+    """spend at most X forward passes per image, with the cheaper form of the method that keeps most of its gain (the
+    published method takes about 3, the frozen model 1)"""
     unknown: str | float | None = None
     """images whose score ``known`` is below this have no label and teach nothing; "auto" chooses it without labels"""
     templates: Sequence[str] | None = None
@@ -45,8 +44,8 @@ class PredictOptions(ModelOptions):
     """keep what was learnt in this file: it is read at the start if it exists, and written after every batch; with
     --stream-by, a folder with such a file per stream, written at the end"""
     adopt: bool = False
-    """let the --state of an earlier run have other --labels: what was learnt stays, what is kept of each class follows
-    its name, and new classes begin anew"""
+    """continue the --state of a run with other --labels: what was learnt stays, what belongs to a class follows its
+    name, and new classes begin anew"""
     watch: str = "off"
     """on: watch the adaptation without labels and roll it back when it goes wrong; report: only say so"""
     resume: bool = False
@@ -57,7 +56,7 @@ class PredictOptions(ModelOptions):
     same text for its one group, or those with the same value in a column of the list; needs --out, which has the
     streams one after the other"""
     shards: int | None = None
-    """with --ray: share the streams out over N shards of about as many images each, which run at the same time
+    """with --ray: divide the streams into N shards with about the same number of images, which run at the same time
     (default: as many as the cluster has room for)"""
 
     @property
