@@ -86,7 +86,7 @@ def test_every_experiment_of_the_laboratory_is_listed_with_its_command() -> None
     assert (
         set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == runnable == set(re.findall(r"-m lab\.([a-z]\w*)", page))
     )
-    for link in re.findall(r"\]\(([^)]+)\)", page):
+    for link in re.findall(r"\]\(([^)#]+)", page):
         assert (ROOT / "lab" / link).exists(), link
 
 
