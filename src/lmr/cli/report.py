@@ -8,6 +8,8 @@ from pathlib import Path
 from lmr.bench.plans.choices import FOLDER
 from lmr.core.extras import require
 
+STORED = Path(__file__).parents[3] / "results" / "leaderboard"  # in a copy of the repository
+
 DESCRIPTION = """\
 Make tables (terminal, Markdown, LaTeX, csv), the paper's figures (PNG, SVG) and one self-contained page from the runs
 of lmr bench. Where a published value exists it is shown next to ours, with any difference in the protocol."""
@@ -16,6 +18,8 @@ EXAMPLES = """\
 examples:
   lmr report
   lmr report my-runs more-runs --out report
+  lmr report --leaderboard                    all methods on all kinds of streams
+  lmr report --reference tent --pairs         intervals against TENT, and between all pairs
   lmr report my-runs --pack results/mine      keep the runs in a repository; lmr report results/mine reads them"""
 
 
@@ -25,10 +29,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "runs",
         nargs="*",
-        default=[FOLDER],
         metavar="RUNS",
-        help=f"folders that lmr bench or --pack wrote (default: {FOLDER})",
+        help=f"folders that lmr bench or --pack wrote (default: {FOLDER}; with --leaderboard in a copy of the "
+        "repository also its stored runs)",
     )
+    add("--leaderboard", action="store_true", help="instead of the tables of each dataset, all methods against all "
+        "kinds of streams, with gains, worst case, calibration, cost and state")  # fmt: skip
+    add("--reference", metavar="METHOD", help="the method that intervals of differences are against, such as tent or "
+        '"lmr(bc=False)" (default: ours)')  # fmt: skip
+    add("--pairs", action="store_true", help="also the differences between all pairs of methods, with p-values after "
+        "Holm's correction")  # fmt: skip
     add("--out", metavar="FOLDER", help="where the report is written (default: RUNS/report of the first folder)")
     add("--beside", metavar="TABLE", help="also show the values of this published table next to runs on other data, "
         "with the difference stated")  # fmt: skip
@@ -44,23 +54,34 @@ def run(options: argparse.Namespace) -> None:
         _pack(options)
         return
     from lmr.report.formats import print_text, show_tables
-    from lmr.report.report import make_report
+    from lmr.report.gains import Compared
+    from lmr.report.report import make_leaderboard, make_report
 
-    out = Path(options.out) if options.out else Path(options.runs[0]) / "report"
-    report = make_report(options.runs, out, options.beside, options.figures)
+    folders = options.runs or _choose_folders(options.leaderboard)
+    out = Path(options.out) if options.out else Path(folders[0]) / "report"
+    compared = Compared(options.reference, options.pairs)
+    if options.leaderboard:
+        report = make_leaderboard(folders, out, compared)
+    else:
+        report = make_report(folders, out, options.beside, options.figures, compared)
     show_tables(report.tables)
     for note in report.notes:
         print_text(f"- {note}")
-    print_text(
-        f"\nOpen {report.page} (tables also as .md, .tex, .csv in {out / 'tables'}; figures in {out / 'figures'})."
-    )
+    figures = f"; figures in {out / 'figures'}" if report.drawings else ""
+    print_text(f"\nOpen {report.page} (tables also as .md, .tex, .csv in {out / 'tables'}{figures}).")
+
+
+def _choose_folders(leaderboard: bool) -> list[str]:
+    """Return the folders of runs where none is given: with the leaderboard, its stored runs after the user's own."""
+    stored = [str(STORED)] if leaderboard and STORED.is_dir() else []
+    return stored if stored and not Path(FOLDER).exists() else [FOLDER, *stored]
 
 
 def _pack(options: argparse.Namespace) -> None:
     from lmr.bench.running.pack import pack_runs
     from lmr.report.formats import print_text
 
-    result = pack_runs([Path(folder) for folder in options.runs], Path(options.pack))
+    result = pack_runs([Path(folder) for folder in options.runs or [FOLDER]], Path(options.pack))
     for note in result.notes:
         print_text(f"- {note}")
     size = f"{result.size / 1e6:.2f} MB, {result.size / 1000 / result.runs:.1f} KB a run"

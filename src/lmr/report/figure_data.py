@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lmr.bench.running.row import Row
 from lmr.report.groups import RunGroup, Setting, Settings, find_common, share_seeds, split
-from lmr.report.life import HAUL, World
+from lmr.report.leaderboard import HAUL, World
 from lmr.report.published import read_paper
 from lmr.report.runs import Runs
 from lmr.report.selection import sort_groups, tell_apart

@@ -31,7 +31,7 @@ from lmr.report.drawing import (
     style_lines,
 )
 from lmr.report.groups import Setting, Settings
-from lmr.report.life import find_worlds
+from lmr.report.leaderboard import find_worlds
 from lmr.report.published import read_paper
 from lmr.report.runs import Runs
 from lmr.report.sweeps import Sweep, find_sweeps
@@ -60,20 +60,22 @@ def is_figure(name: str) -> bool:
 
 
 def draw_figures(runs: Runs, settings: Settings) -> list[Drawing]:
-    """Draw every figure that the runs have the numbers for; a note says what the paper's others need."""
+    """Draw every figure that the runs have the numbers for."""
     hauls = _prepare_hauls(runs, settings)
     figures = [*_prepare_families(runs, settings), *_prepare_sweeps(settings)]
     for setting, groups in settings.items():
         if frontier := data.collect_frontier(setting, groups):
             figures.append(_Figure(FRONTIER, setting.dataset, functools.partial(_draw_frontier, frontier=frontier)))
-    drawn = {figure.number for figure in figures}
-    for number, paper in read_paper()["figures"].items():
-        if number not in drawn:
-            runs.note(
-                f"Figure {number} is not drawn: it needs {paper['needs']}. Run 'lmr bench {paper['plan']}', or "
-                f"'lmr bench photo-{paper['plan']}', which needs no download."
-            )
     return [*_render(hauls), *sorted(_render(figures), key=lambda drawing: drawing.name)]
+
+
+def list_absent(drawings: Sequence[Drawing]) -> str:
+    """Return a sentence on the figures of the paper that are not drawn, and the plans that they need; else nothing."""
+    drawn = {drawing.number for drawing in drawings}
+    plans = {number: paper["plan"] for number, paper in read_paper()["figures"].items() if number not in drawn}
+    needs = [f"{', '.join(n for n in plans if plans[n] == plan)} ({plan})" for plan in dict.fromkeys(plans.values())]
+    advice = "Run the plan in brackets, or photo-PLAN, which needs no download."
+    return f"Figures that these runs have no numbers for: {'; '.join(needs)}. {advice}" if needs else ""
 
 
 def _render(figures: Sequence[_Figure]) -> list[Drawing]:

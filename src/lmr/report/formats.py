@@ -123,7 +123,7 @@ def format_terminal(table: Table, style: bool = False, encoding: str | None = "u
     lines = [line.replace(_SPACE, " ").rstrip() for line in text.getvalue().splitlines()]
     key = "best bold, second underlined." if style else "* best, + second."
     notes = [*([key] if ranked else []), *map(show, table.list_notes())]
-    return "\n".join([show(table.title), "", *lines, "", *notes]) + "\n"
+    return "\n".join([show(table.title), "", *map(show, table.lead), *lines, "", *notes]) + "\n"
 
 
 def format_markdown(table: Table) -> str:
@@ -135,7 +135,8 @@ def format_markdown(table: Table) -> str:
         rows.append([label, *(marks[cell.rank].format(cell.text) for cell in row.cells)])
     body = ["| " + " | ".join(row) + " |" for row in rows]
     notes = [f"- {escape_markdown(note)}" for note in table.list_notes()]
-    return "\n".join([f"### {escape_markdown(table.title)}", "", *body, *([""] if notes else []), *notes]) + "\n"
+    lead = [*(f"- {escape_markdown(text)}" for text in table.lead), ""] if table.lead else []
+    return "\n".join([f"### {escape_markdown(table.title)}", "", *lead, *body, *([""] if notes else []), *notes]) + "\n"
 
 
 def format_latex(table: Table) -> str:
@@ -155,7 +156,7 @@ def format_latex(table: Table) -> str:
     tabular = pd.DataFrame(rows, columns=heads).to_latex(index=False, escape=False, column_format=layout).splitlines()
     if len(table.lines) > 1 and table.lines[-1].kind is LineKind.OURS:
         tabular.insert(-2 - last, r"\midrule")
-    notes = [f"% {' '.join(note.split())}" for note in table.list_notes()]
+    notes = [f"% {' '.join(note.split())}" for note in (*table.lead, *table.list_notes())]
     return "\n".join(
         [
             *notes, r"\begin{table*}[t]", r"\centering", rf"\caption{{{escape_latex(table.title)}}}",

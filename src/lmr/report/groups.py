@@ -15,6 +15,7 @@ import pandas as pd
 
 from lmr.bench.running.row import METRICS, Row
 from lmr.data.corruptions import CORRUPTIONS
+from lmr.data.dataset import CLEAN
 from lmr.report.protocol import SINGLE_PROMPT, find_differences, is_printed_name, name_backbone, name_prompts
 from lmr.report.published import PublishedRow, PublishedTable
 from lmr.report.table import Cell, Column, Line, Table, TableKind, make_cell
@@ -41,7 +42,7 @@ PERCENT = {
     "top_share", "late_top_share", "gate_share", "classes_predicted",
 }  # fmt: skip
 GROUND = ["weights", "dtype", "data", "prompts", "stream"]  # what comparable runs share besides the setting
-KEYS = ["spec", "watch", "batch_size", "images", "emit", *GROUND]  # what the runs of a group share
+KEYS = ["spec", "watch", "batch_size", "length", "emit", *GROUND]  # what the runs of a group share
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Setting:
 
     def describe(self, dataset: bool = True) -> str:
         """Return a phrase for the title of a table; it names what is not as in the paper's main tables."""
-        parts = [*([self.dataset] if dataset else []), self.backbone]
+        parts = [*([self.dataset] if dataset and self.dataset else []), self.backbone]
         parts += [f"severity {self.severity}"] if self.severity else []
         parts += [f"prompts {self.prompts}"] if self.prompts != SINGLE_PROMPT else []
         parts += [STREAM_PHRASES[self.stream]] if self.stream in STREAM_PHRASES else []
@@ -144,6 +145,11 @@ class RunGroup:
     def ground(self) -> tuple[Any, ...]:
         """The facts that two groups share if they differ only in spec, batch size, images and emission."""
         return tuple(self.frame[key].iloc[0] for key in GROUND)
+
+    @property
+    def length(self) -> int:
+        """The images of each of its streams; 0 for whole natural domains."""
+        return int(self.frame["length"].iloc[0])
 
     @property
     def data(self) -> str:
@@ -288,11 +294,24 @@ def gather(rows: Iterable[Row]) -> Settings:
         return {}
     settings: Settings = {}
     for setting, part in tabulate(rows).groupby("setting", sort=False):
-        part = part.assign(data=part["run"].map(_name_data(part.drop_duplicates("run")["row"].tolist())))
+        once = part.drop_duplicates("run")["row"].tolist()
+        part = part.assign(data=part["run"].map(_name_data(once)), length=part["run"].map(_find_lengths(once)))
         groups = (frame for _, frame in part.groupby(KEYS, sort=False))
         own = cast("Setting", setting)
         settings[own] = [RunGroup(_find_label(frame["row"].tolist()), own, frame) for frame in groups]
     return settings
+
+
+def is_natural(row: Row) -> bool:
+    """Return True if the domains of a run are no corruptions of the same images."""
+    return not row.severity and row.domain != CLEAN
+
+
+def _find_lengths(rows: Sequence[Row]) -> dict[str, int]:
+    """Return the images of each run, 0 for a whole natural domain: these have different numbers of images."""
+    counts = split((row for row in rows if is_natural(row) and not stream_of(row).several), lambda row: row.domain)
+    largest = {domain: max(row.images for row in members) for domain, members in counts.items()}
+    return {row.run: 0 if row.images == largest.get(row.domain) else row.images for row in rows}
 
 
 def _name_data(rows: Sequence[Row]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -17,35 +18,42 @@ from lmr.report.groups import RunGroup, describe_data, sort_domains
 from lmr.report.table import Cell, Line, Table
 from lmr.report.traits import LineKind, stream_of
 
+Curves = dict[str, dict[str, list[dict[str, Any]]]]  # name -> domain -> lines
 TEMPLATE = Path(__file__).with_name("page.html")
 CURVE_ROLES = {LineKind.OURS: "ours", LineKind.BASELINE: "baseline"}  # the page has colours for these two
 
 
-def build_page(
-    summary: str,
-    tables: Sequence[Table],
-    drawings: Sequence[Drawing],
-    curves: Mapping[str, Any],
-    rows: Sequence[Row],
-    notes: Sequence[str],
-) -> str:
-    """Return the page. ``curves`` is what ``collect_curves`` returns; ``notes`` are shown at the top."""
+@dataclass(frozen=True)
+class Page:
+    """The content of a page: what is shown, and the rows that its numbers are from."""
+
+    title: str
+    summary: str
+    tables: Sequence[Table]
+    rows: Sequence[Row]
+    notes: Sequence[str] = ()  # shown at the top
+    drawings: Sequence[Drawing] = ()
+    absent: str = ""  # a sentence on figures that are not drawn
+    curves: Curves = field(default_factory=dict)
+
+
+def build_page(page: Page) -> str:
+    """Return the page as HTML."""
     require("jinja2", "bench", "A report")
     import jinja2
     from markupsafe import Markup
 
-    used = set().union(*(table.runs for table in tables))
-    runs = {row.run: {"protocol": describe_row(row), "command": row.command} for row in rows if row.run in used}
+    used = set().union(*(table.runs for table in page.tables))
+    runs = {row.run: {"protocol": describe_row(row), "command": row.command} for row in page.rows if row.run in used}
     # "<" could end the script element; as an escape it means the same to JSON.
-    data = json.dumps({"curves": curves, "runs": runs}, ensure_ascii=False).replace("<", "\\u003c")
+    data = json.dumps({"curves": page.curves, "runs": runs}, ensure_ascii=False).replace("<", "\\u003c")
+    parts = {"tables": True, "curves": page.curves, "figures": page.drawings or page.absent, "protocols": True}
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
     return template.render(
-        title="lmr benchmark report",
-        summary=summary,
-        tables=tables,
-        drawings=drawings,
-        notes=notes,
+        page=page,
+        sections=[name for name, there in parts.items() if there],
+        has_forwards=any(column.key == "forwards" for table in page.tables for column in table.columns),
         data=Markup(data),
         list_rows=list_rows,
         make_id=_make_id,
@@ -54,9 +62,9 @@ def build_page(
     )
 
 
-def collect_curves(found: Mapping[str, Sequence[RunGroup]]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+def collect_curves(found: Mapping[str, Sequence[RunGroup]]) -> Curves:
     """Return, by name and domain, the running accuracy of every group, of its first seed."""
-    curves: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    curves: Curves = {}
     for name, groups in found.items():
         for one in groups:
             rows = {row.domain: row for row in one.rows if row.seed == one.seeds[0]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,10 +27,10 @@ def choose_main(groups: Sequence[RunGroup]) -> list[RunGroup]:
 
     Of several numbers of images the largest is shown, and any that another line has for its largest.
     """
-    ordered = sorted(filter(_is_main, groups), key=_weigh)
+    ordered = sorted(filter(is_main, groups), key=_weigh)
     alike = split(ordered, lambda one: (*one.configuration, one.first.emit, *one.ground)).values()
-    counts = {members[-1].first.images for members in alike}
-    by_images = [{one.first.images: one for one in members} for members in alike]
+    counts = {members[-1].length for members in alike}
+    by_images = [{one.length: one for one in members} for members in alike]
     chosen = [one for members in by_images for count, one in members.items() if count in counts]
     return tell_apart(sort_groups(chosen))
 
@@ -42,7 +42,7 @@ def choose_together(groups: Sequence[RunGroup], main: Sequence[RunGroup]) -> lis
     """
     if len({one.first.batch_size for one in main}) < 2:
         return []
-    alike = split(filter(_is_main, groups), _identify)
+    alike = split(filter(is_main, groups), _identify)
     whole = [
         {g.first.batch_size: g for g in alike[_identify(one)] if set(one.domains) <= set(g.domains)} for one in main
     ]
@@ -55,7 +55,8 @@ def _identify(one: RunGroup) -> tuple[Any, ...]:
     return (*one.configuration, one.first.emit, one.first.images, *one.ground)
 
 
-def _is_main(one: RunGroup) -> bool:
+def is_main(one: RunGroup) -> bool:
+    """Return True unless parts are switched off or it is a step of a sweep."""
     return one.kind not in (LineKind.PART, LineKind.STEP)
 
 
@@ -101,17 +102,18 @@ def _list_aspects(one: RunGroup) -> dict[str, str]:
     row = one.first
     return {
         "batch size": f"batch {row.batch_size}",
-        "images": f"{row.images} images",
+        "images": f"{one.length or 'all'} images",
         EMISSION: row.emit,
         WEIGHTS: f"weights {row.backbone.get('weights', '?')[:8]}",
         DTYPE: row.backbone.get("dtype", "?"),
         "data": one.data,
         "prompts": f"prompts {str(row.prompts.get('digest'))[:8]}",
-        "order of domains": _name_stream(one.stream),
+        "order of domains": name_stream(one.stream),
     }
 
 
-def _name_stream(domains: Sequence[str]) -> str:
+def name_stream(domains: Sequence[str]) -> str:
+    """Return the order of domains for people; a long one is its ends and a hash."""
     text = " → ".join(domains)
     if len(domains) < 5:
         return text
@@ -136,13 +138,17 @@ def _compare(one: RunGroup, others: Sequence[RunGroup]) -> dict[str, str]:
     return {str(aspect): phrase for aspect, phrase in own.items() if phrase}
 
 
-def tell_apart(groups: Iterable[RunGroup]) -> list[RunGroup]:
-    """Return the groups of one table; where one label names several, what differs is added to it."""
+def tell_apart(groups: Iterable[RunGroup], aspects: Collection[str] | None = None) -> list[RunGroup]:
+    """Return the groups of one table; where one label names several, what differs is added to it.
+
+    Of the protocol only the given ``aspects`` are added, by default all.
+    """
     every = list(groups)
     named = []
     for one in every:
         same = [other for other in every if other.label == one.label]
         phrases = _compare(one, same) if len(same) > 1 else {}
+        phrases = {key: phrase for key, phrase in phrases.items() if aspects is None or key in aspects}
         added = [*_compare_specs(one, same), *phrases.values()]
         label = f"{one.label} ({', '.join(added)})" if added else one.label
         named.append(replace(one, label=label, named=one.named | frozenset(phrases)))
@@ -169,7 +175,7 @@ def note_differences(groups: Sequence[RunGroup]) -> list[str]:
 
 def note_main(shown: Sequence[RunGroup], groups: Sequence[RunGroup]) -> list[str]:
     """Return a note on the groups that could be in the main table and are not."""
-    return note_left_out(shown, [one for one in groups if _is_main(one)])
+    return note_left_out(shown, [one for one in groups if is_main(one)])
 
 
 def note_left_out(shown: Sequence[RunGroup], groups: Sequence[RunGroup]) -> list[str]:

@@ -14,7 +14,7 @@ import pandas as pd
 from lmr.bench.running.metrics import judge_classes
 from lmr.bench.running.row import Row
 from lmr.report.groups import SHUFFLE, RunGroup, Settings, sort_domains, split
-from lmr.report.life import ORDER_NAMES, World, find_worlds, identify_line
+from lmr.report.leaderboard import World, find_worlds, identify_line, name_order
 from lmr.report.runs import Runs
 from lmr.report.selection import sort_groups, tell_apart
 from lmr.report.table import Cell, Column, Line, Table, TableKind
@@ -38,26 +38,6 @@ NOTE = (
     "Points above the frozen model on the same stream: the mean over the streams, and the worst single stream. Macro "
     "recall is the mean of the recalls of the classes in the stream. Clean images before an onset are not counted."
 )
-COUNTS = {1: "one class", 2: "two classes"}
-
-
-def name_scenario(order: Mapping[str, str]) -> str:
-    """Return the kind of stream for people, from the order in a row; which classes dominate is left out.
-
-    Examples:
-        >>> name_scenario({"kind": "skew", "majority": "0.8", "dominant": "1+3", "onset": "300"})
-        '80 % two classes, after 300 clean images'
-    """
-    first, change, _ = order.get("dominant", "").partition(">")
-    if "tail" in order:
-        name = f"long tail {order['tail']}"
-    elif "majority" in order:
-        count = first.count("+") + 1
-        name = f"{100 * float(order['majority']):g} % {COUNTS.get(count, f'{count} classes')}"
-    else:
-        name = ORDER_NAMES.get(order["kind"], order["kind"])
-    name += ", which changes" if change else ""
-    return name + (f", after {order['onset']} clean images" if "onset" in order else "")
 
 
 def build_skew(runs: Runs, settings: Settings) -> list[Table]:
@@ -84,7 +64,7 @@ def _is_shuffled(one: RunGroup, lengths: set[int]) -> bool:
 
 
 def _identify_scenario(one: RunGroup) -> tuple[str, int]:
-    return name_scenario(one.first.order), one.first.images
+    return name_order(one.first.order), one.first.images
 
 
 def _place_scenario(one: RunGroup) -> tuple[Any, ...]:

@@ -25,6 +25,7 @@ class TableKind(enum.Enum):
     SWEEP = "sweep"
     VARIANTS = "imagenet-variants"
     COMPONENTS = "ablation-components"
+    LEADERBOARD = "leaderboard"
     LIFE = "life"
     SKEW = "skew"
 
@@ -91,6 +92,7 @@ class Table:
     corner: str = "method"
     published: PublishedTable | None = None  # where the published numbers are from
     notes: tuple[str, ...] = ()
+    lead: tuple[str, ...] = ()  # sentences above it
 
     @property
     def runs(self) -> set[str]:

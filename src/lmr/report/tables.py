@@ -1,4 +1,4 @@
-"""The tables of a report: accuracy, parts of methods, measures, costs, severities, datasets and gains."""
+"""The tables of a report: accuracy, parts of methods, measures, costs, severities and datasets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from lmr.data.corruptions import CORRUPTIONS
 from lmr.report.groups import RunGroup, Setting, Settings, find_common, order_domains, share_seeds, split
 from lmr.report.protocol import match_corruption_table
 from lmr.report.published import AVERAGE, VARIANTS, PublishedTable, find_published, shorten
-from lmr.report.runs import Runs
 from lmr.report.selection import (
     add_base,
     choose_main,
@@ -22,7 +21,6 @@ from lmr.report.selection import (
     sort_groups,
     tell_apart,
 )
-from lmr.report.statistics import compare_answers
 from lmr.report.table import Cell, Column, Line, Table, TableKind, name_apart
 from lmr.report.traits import LineKind, label_of
 
@@ -45,12 +43,6 @@ MEASURES = (
     Column("trainable", "trained parameters", 0, None),
 )
 COSTS = ("ms_per_image", "peak_mb", "trainable")
-DIFFERENCE = (
-    Column("difference", "difference", 2, None),
-    Column("low", "2.5 %", 2, None),
-    Column("high", "97.5 %", 2, None),
-    Column("distinct_images", "images", 0, None),
-)
 
 
 class _Shown(NamedTuple):
@@ -294,72 +286,3 @@ def _compare_domains(domains: Sequence[str]) -> list[str]:
     if set(domains) == set(CORRUPTIONS):
         return []
     return [f"{count} of {known} corruptions" if count < known else f"{count} corruptions (paper: {known})"]
-
-
-def build_gains(runs: Runs, setting: Setting, groups: Sequence[RunGroup]) -> Table | None:
-    """Return our method minus every other one with its 95 % interval; a note says if nothing can be compared."""
-    groups, _ = share_seeds(groups)
-    every = [one for one in groups if one.kind is LineKind.OURS]
-    lines: list[Line] = []
-    excluded = []
-    narrower: dict[str, list[str]] = {}
-    for other in groups if every else ():
-        if other in every:
-            continue
-        ours = _find_partner(every, other)
-        cells = _compare_groups(runs, ours, other) if ours else None
-        if ours is None or cells is None:
-            excluded.append(other.label)
-            continue
-        lines.append(other.make_line(cells, label=f"{ours.label} − {other.label}"))
-        for limit in _list_limits(ours, other, order_domains(groups)):
-            narrower.setdefault(limit, []).append(lines[-1].label)
-    missing = [f"Not compared, as there are no answers to the same images: {', '.join(excluded)}."] if excluded else []
-    title = f"{label_of(every[0].first) if every else ''} minus others"
-    if not lines:
-        runs.note(*(f"The table {title!r} is left out for {setting.describe()}. {note}" for note in missing))
-        return None
-    notes = ["Paired bootstrap over images, 2000 draws; an image is drawn with all of its corruptions and seeds."]
-    notes += ["A pair whose interval contains 0 is statistically indistinguishable."]
-    notes += [f"Only over {limit}: {', '.join(labels)}." for limit, labels in narrower.items()]
-    more: dict[str, Any] = {"corner": "pair", "notes": (*notes, *missing)}
-    return setting.make_table(TableKind.GAINS, f"{title}, points of accuracy", DIFFERENCE, lines, **more)
-
-
-def _compare_groups(runs: Runs, ours: RunGroup, other: RunGroup) -> list[Cell] | None:
-    """Return the difference of accuracies over all domains and seeds both have, its interval, and the images.
-
-    An image is drawn with all of its answers, under all corruptions and in all orders. None without samples.
-    """
-    last = [one.frame.drop_duplicates(["domain", "seed"], keep="last") for one in (ours, other)]
-    pairs = last[0].merge(last[1], on=["domain", "seed"]).drop_duplicates(["run_x", "run_y"])
-    answers = []
-    for first, second in zip(pairs["row_x"], pairs["row_y"], strict=True):
-        one, two = runs.samples(first), runs.samples(second)
-        if one is None or two is None:
-            return None
-        answers.append((one, two))
-    gain = compare_answers(answers)
-    if gain is None:
-        return None
-    used = tuple(dict.fromkeys([*pairs["run_x"], *pairs["run_y"]]))
-    numbers = (100 * gain.mean, 100 * gain.low, 100 * gain.high, gain.images)
-    return [Cell(number, seeds=len(ours.seeds), runs=used) for number in numbers]
-
-
-def _list_limits(ours: RunGroup, other: RunGroup, domains: Sequence[str]) -> list[str]:
-    """Return why a difference is not that of the table of accuracies."""
-    common = [domain for domain in domains if domain in ours.domains and domain in other.domains]
-    limits = [f"{len(common)} of {len(domains)} domains"] if len(common) < len(domains) else []
-    return limits + (["the images both have"] if ours.first.images != other.first.images else [])
-
-
-def _find_partner(ours: Sequence[RunGroup], other: RunGroup) -> RunGroup | None:
-    """Return our group that shares most with the other; it must have seen the same images in the same stream."""
-    same = [one for one in ours if (one.data, one.stream) == (other.data, other.stream)]
-
-    def count(one: RunGroup) -> tuple[int, bool, bool]:
-        agreeing = sum(a == b for a, b in zip(one.ground, other.ground, strict=True))
-        return agreeing, one.first.images == other.first.images, one.first.batch_size == other.first.batch_size
-
-    return max(same, key=count, default=None)
