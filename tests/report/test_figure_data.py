@@ -11,7 +11,7 @@ from lmr.report import figure_data as data
 from lmr.report.figure_data import collect_frontier, collect_hauls
 from lmr.report.figures import draw_figures, is_figure
 from lmr.report.groups import gather
-from lmr.report.life import find_worlds
+from lmr.report.leaderboard import find_worlds
 from lmr.report.runs import Runs, read_runs
 from lmr.report.traits import LineKind
 from row_maker import complete, make_row, make_samples, write_runs

@@ -14,7 +14,7 @@ import pytest
 from lmr.bench.running.row import Row
 from lmr.report.drawing import Drawing
 from lmr.report.groups import gather
-from lmr.report.page import build_page, clean_svg, collect_curves
+from lmr.report.page import Page, build_page, clean_svg, collect_curves
 from lmr.report.published import find_published
 from lmr.report.report import make_report
 from lmr.report.table import Cell, Column, Line, Table, TableKind
@@ -144,16 +144,16 @@ def test_published_numbers_and_marks_are_in_the_table() -> None:
     other = Line("TENT", (Cell(40.0),))
     columns, published = (Column("average", "AVG"),), find_published("cifar100-c")
     table = Table(TableKind.ACCURACY, "t", "T", columns, (other, line), published=published)
-    page = build_page("s", [table], [], {}, [], ["mind <this>"])
-    assert '<td class="best" data-runs="abc" data-what="LMR, average"' in page
+    page = build_page(Page("t", "s", [table], [], ["mind <this>"], absent="Figures <1a>."))
+    assert '<td class="best" data-value="50.0" data-runs="abc" data-what="LMR, average"' in page
     source = "the paper&#39;s table tab:main_results (CIFAR-100-C, ViT-B/16)"
     assert f"Published: 53.29, {source}. Our protocol differs: images 5 (paper: 10000)." in page
     assert '<th scope="row">published</th><td>53.29</td>' in page
     assert '<th scope="row">difference</th><td class="down">-3.29</td>' in page
     assert '<th scope="row">± sd</th><td>0.50</td>' in page
-    assert '<td class="second"><span>40.00</span></td>' in page
+    assert '<td class="second" data-value="40.0"><span>40.00</span></td>' in page
     assert "<li>mind &lt;this&gt;</li>" in page
-    assert "The runs do not contain what the figures need." in page
+    assert "Figures &lt;1a&gt;." in page
 
 
 def test_curves_are_of_the_first_seed_and_damaged_ones_are_left_out() -> None:
@@ -181,7 +181,7 @@ def test_a_figure_brings_no_prologue_and_no_foreign_ids() -> None:
         '<svg role="img" aria-label="a &quot;caption&quot;"><g id="figure-1-a"/>'
         '<use xlink:href="#figure-1-a" clip-path="url(#figure-1-a)"/></svg>'
     )
-    page = build_page("s", [], [Drawing("f", "1a", "<caption>", svg, b"")], {}, [], [])
+    page = build_page(Page("t", "s", [], [], drawings=[Drawing("f", "1a", "<caption>", svg, b"")]))
     assert "<b>Figure 1a</b> &lt;caption&gt;" in page
 
 

@@ -87,7 +87,12 @@ def test_zero_shot_alone_is_a_report_too(tmp_path: Path) -> None:
     rows = [make_row("zero-shot", "zeroshot()", domain, 0.5) for domain in ("frost", "fog")]
     report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out")
     assert [table.name.split("-")[0] for table in report.tables] == ["accuracy"]
-    assert len([word for word in report.notes if "is not drawn" in word]) == 8
+    said = [note for note in report.notes if "no numbers for" in note]
+    assert said == report.notes[-1:]  # once, at the end
+    assert (tmp_path / "out" / "report.md").read_text().endswith(f"{said[0]}\n")
+    page = report.page.read_text()
+    assert page.count(said[0]) == 1
+    assert page.index(said[0]) > page.index('id="figures"')
 
 
 def test_zero_shot_alone_on_other_data_has_its_table(tmp_path: Path) -> None:
@@ -170,7 +175,7 @@ def test_plans_on_photographs_give_every_table_and_figure(tmp_path: Path) -> Non
     ]  # fmt: skip
     assert [drawing.number for drawing in report.drawings] == ["1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d"]
     assert all("photo-c, photo" in drawing.caption for drawing in report.drawings)
-    assert not [note for note in report.notes if "not drawn" in note]
+    assert not [note for note in report.notes if "no numbers for" in note]
 
 
 def test_methods_in_one_batch_size_have_tables_of_their_own(tmp_path: Path) -> None:

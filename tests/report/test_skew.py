@@ -11,9 +11,10 @@ import pytest
 from lmr.bench.running.metrics import judge_classes
 from lmr.bench.running.row import Row, append_row, write_samples
 from lmr.report.groups import gather
+from lmr.report.leaderboard import name_order
 from lmr.report.report import build_tables, make_report
 from lmr.report.runs import read_runs
-from lmr.report.skew import build_skew, name_scenario
+from lmr.report.skew import build_skew
 from lmr.report.table import Table
 from row_maker import complete, make_row, make_samples
 
@@ -133,4 +134,4 @@ def test_skewed_streams_are_in_no_other_table(tmp_path: Path) -> None:
     ],
 )
 def test_names_of_scenarios(order: dict[str, str], name: str) -> None:
-    assert name_scenario({"kind": "skew"} | order) == name
+    assert name_order({"kind": "skew"} | order) == name

@@ -1,23 +1,19 @@
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from lmr.bench.running.row import Row, append_row, write_samples
+from lmr.bench.running.row import Row
 from lmr.report.groups import RunGroup, Setting, gather
 from lmr.report.published import find_published
-from lmr.report.runs import Runs, read_runs
-from lmr.report.selection import add_base, choose_main, choose_together, group_parts, note_main, tell_apart
+from lmr.report.selection import add_base, choose_main, choose_together, group_parts, note_main
 from lmr.report.table import Table, TableKind
 from lmr.report.tables import (
     build_accuracy,
     build_components,
     build_costs,
-    build_gains,
     build_measures,
     build_parts,
     build_severities,
@@ -25,7 +21,7 @@ from lmr.report.tables import (
 )
 from lmr.report.traits import LineKind, StreamKind
 from lmr.watch.settings import WatchSettings
-from row_maker import B16, CORRUPTIONS, L14, complete, make_row, make_samples, make_world
+from row_maker import B16, CORRUPTIONS, L14, complete, make_row, make_world
 
 PUBLISHED = find_published("cifar10-c")
 
@@ -391,134 +387,3 @@ def test_severities_of_other_numbers_of_images_are_tables_of_their_own() -> None
     ]
     titles = [table.title.partition(":")[0] for table in build_severities(gather(rows))]
     assert titles == ["Zero-shot (64 images) accuracy (%)", "Zero-shot (9 images) accuracy (%)"]
-
-
-OURS = complete("lmr", "cifar10-c")
-
-
-def write_answers(folder: Path, row: Row, index: np.ndarray, right: np.ndarray) -> Row:
-    samples = make_samples(row, images=len(index))
-    samples |= {"index": index, "true": np.zeros(len(index), int), "predicted": np.where(right, 0, 1)}
-    append_row(folder, row)
-    write_samples(folder, row.run, samples)
-    return row
-
-
-def read_series(folder: Path) -> tuple[Runs, list[RunGroup]]:
-    runs = read_runs([folder])
-    ((_, series),) = gather(runs.rows).items()
-    return runs, series
-
-
-def test_pictures_are_paired_by_their_index(tmp_path: Path) -> None:
-    """The other run has the same pictures in another order, and one more: a difference of exactly 3 in 4."""
-    write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0), np.array([3, 1, 2, 0]), np.array([1, 1, 1, 1], bool))
-    other = make_row("zero-shot", "zeroshot()", "frost", 0.2)
-    write_answers(tmp_path, other, np.array([0, 1, 2, 3, 9]), np.array([0, 0, 0, 1, 1], bool))
-    runs, series = read_series(tmp_path)
-    table = build_gains(runs, series[0].setting, series)
-    assert table is not None
-    mean, low, high, count = (cell.value or 0.0 for cell in table.lines[0].cells)
-    assert (mean, count) == (pytest.approx(75), 4)
-    assert low <= 75 <= high
-    assert all(set(cell.runs) == {row.run for row in runs.rows} for cell in table.lines[0].cells)
-
-
-def test_a_constant_difference_has_no_spread(tmp_path: Path) -> None:
-    """Hard pictures are hard for both: if ours is right wherever the other is and once more, each draw pairs them."""
-    random = np.random.default_rng(0)
-    index, right = np.arange(500), random.random(500) < 0.5
-    for domain in ("frost", "fog"):
-        write_answers(tmp_path, make_row("LMR", OURS, domain, 1.0), index, np.ones(500, bool))
-        write_answers(tmp_path, make_row("TENT", complete("tent"), domain, 0.0), index, np.zeros(500, bool))
-        write_answers(tmp_path, make_row("ETA", complete("eta"), domain, 0.5), index, right)
-    runs, series = read_series(tmp_path)
-    table = build_gains(runs, series[0].setting, series)
-    assert table is not None
-    cells = {line.label: [cell.value for cell in line.cells[:3]] for line in table.lines}
-    assert [line.cells[3].value for line in table.lines] == [500, 500]  # pictures
-    assert cells["LMR − TENT"] == pytest.approx([100, 100, 100])
-    mean, low, high = cells["LMR − ETA"]
-    assert mean is not None
-    assert low is not None
-    assert high is not None
-    error = 196 * (0.25 / 500) ** 0.5  # both corruptions are the same pictures: 500, not 1000
-    assert high - low == pytest.approx(2 * error, rel=0.1)
-    assert low < mean < high
-
-
-def test_a_picture_met_several_times_in_a_stream_counts_each_time(tmp_path: Path) -> None:
-    fields = {"reset": "never", "domains": {"frost": 0.5, "fog": 0.5}}
-    index = np.array([0, 1, 0, 1])
-    write_answers(tmp_path, make_row("LMR", OURS, "continual", 1.0, **fields), index, np.array([1, 1, 0, 0], bool))
-    write_answers(
-        tmp_path, make_row("TENT", complete("tent"), "continual", 0.5, **fields), index, np.array([0, 0, 0, 1], bool)
-    )
-    runs, series = read_series(tmp_path)
-    table = build_gains(runs, series[0].setting, series)
-    assert table is not None
-    assert table.lines[0].cells[0].value == pytest.approx(25)
-
-
-def test_without_samples_nothing_is_claimed(tmp_path: Path) -> None:
-    index, right = np.arange(4), np.ones(4, bool)
-    write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0), index, right)
-    gone = write_answers(tmp_path, make_row("TENT", complete("tent"), "frost", 0.5), index, right)
-    write_answers(tmp_path, make_row("ETA", complete("eta"), "frost", 0.5), index + 100, right)
-    write_answers(tmp_path, make_row("TDA", complete("tda"), "fog", 0.5), index, right)
-    (tmp_path / "samples" / f"{gone.run}.npz").unlink()
-    runs, series = read_series(tmp_path)
-    assert build_gains(runs, series[0].setting, series) is None
-    assert f"no samples of the run {gone.run}" in runs.notes[0]
-    assert runs.notes[1].startswith("The table 'LMR minus others' is left out for cifar10-c, ")
-    assert runs.notes[1].endswith("Not compared, as there are no answers to the same images: TENT, ETA, TDA.")
-    assert build_gains(runs, series[0].setting, series[1:]) is None  # nobody to compare with
-
-
-def test_short_streams_of_several_seeds_need_no_picture_in_common(tmp_path: Path) -> None:
-    """Every seed has other pictures; all of them count, and the mean is the difference of the accuracies."""
-    random = np.random.default_rng(0)
-    means: dict[str, list[float]] = {"LMR": [], "TENT": []}
-    for seed in (1, 2, 3):
-        for domain in ("frost", "fog"):
-            index = np.arange(50) + 45 * seed  # five of them are those of the seed before
-            for label, spec, share in (("LMR", OURS, 0.8), ("TENT", complete("tent"), 0.4)):
-                right = random.random(50) < share
-                means[label].append(float(right.mean()))
-                write_answers(tmp_path, make_row(label, spec, domain, right.mean(), seed=seed), index, right)
-    runs, series = read_series(tmp_path)
-    table = build_gains(runs, series[0].setting, series)
-    assert table is not None
-    mean, low, high, pictures = (cell.value for cell in table.lines[0].cells)
-    assert mean == pytest.approx(100 * (np.mean(means["LMR"]) - np.mean(means["TENT"])))
-    assert pictures == 140
-    assert low is not None
-    assert high is not None
-    assert 10 < high - low < 30  # some 300 answers of 140 pictures
-
-
-def test_ours_is_the_one_under_the_others_protocol(tmp_path: Path) -> None:
-    """Like is compared with like, and other pictures with nothing."""
-    index, right = np.arange(4), np.ones(4, bool)
-    for size, images in ((64, 9), (16, 4)):
-        write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0, batch_size=size, images=images), index, right)
-    tent = complete("tent")
-    write_answers(tmp_path, make_row("TENT", tent, "frost", 0.0, batch_size=16, images=4), index, ~right)
-    write_answers(tmp_path, make_row("ETA", complete("eta"), "frost", 0.0, images=7), index, ~right)
-    write_answers(tmp_path, make_row("made", tent, "frost", 0.0, data_digest="other"), index, ~right)
-    write_answers(tmp_path, make_row("TDA", complete("tda"), "fog", 0.5), index, right)
-    write_answers(tmp_path, make_row("LMR", OURS, "fog", 1.0, images=9), index, right)
-    runs, series = read_series(tmp_path)
-    table = build_gains(runs, series[0].setting, tell_apart(series))
-    assert table is not None
-    assert [line.label for line in table.lines] == [
-        "LMR (batch 16, 4 images) − TENT",
-        "LMR (batch 64, 9 images) − ETA",
-        "LMR (batch 64, 9 images) − TDA",
-    ]
-    assert table.notes[2:] == (
-        "Only over 1 of 2 domains: LMR (batch 16, 4 images) − TENT, LMR (batch 64, 9 images) − ETA, "
-        "LMR (batch 64, 9 images) − TDA.",
-        "Only over the images both have: LMR (batch 64, 9 images) − ETA, LMR (batch 64, 9 images) − TDA.",
-        "Not compared, as there are no answers to the same images: made.",
-    )

@@ -112,7 +112,7 @@ def make_samples(row: Row, classes: int = 20, images: int = 200) -> dict[str, np
         "predicted": predicted,
         "confidence": random.random(images).astype(np.float32),
         "gap": np.where(predicted == true, 0, random.exponential(0.03, images)).astype(np.float32),
-        "margin": random.exponential(0.02 / row.severity, images).astype(np.float32),
+        "margin": random.exponential(0.02 / max(1, row.severity), images).astype(np.float32),
         "recovery": np.where(right, np.nan, random.normal(row.metrics["accuracy"], 0.2, images)).astype(np.float32),
     }
 

@@ -255,12 +255,15 @@ def identify_line(one: RunGroup) -> tuple[Any, ...]:
 def choose_common(sets: Sequence[frozenset[T]]) -> frozenset[T]:
     """Return the set with most numbers in common: its size times the number of sets that it is a part of.
 
+    Of several the one that most sets have.
+
     Examples:
         >>> sorted(choose_common([frozenset("abc"), frozenset("ab"), frozenset("abd")]))
         ['a', 'b']
     """
     candidates = dict.fromkeys([*sets, frozenset.intersection(*sets)] if sets else [frozenset[T]()])
-    return max(candidates, key=lambda own: (len(own) * sum(own <= other for other in sets), len(own)))
+    counts = {own: sum(own <= other for other in sets) for own in candidates}
+    return max(counts, key=lambda own: (len(own) * counts[own], counts[own]))
 
 
 class Score(NamedTuple):
@@ -420,7 +423,7 @@ class Board:
         return f"{self.heads[scenario]}: {names} first with {best}; {'; '.join(texts)}{counts}."
 
     def find_worst(self, number: int) -> tuple[float, Scenario] | None:
-        """Return the lowest accuracy of a line minus the frozen model's, and where; None without the columns in common."""
+        """Return the lowest accuracy of a line minus the frozen model's, and where; none without the core."""
         above = {s: self.scores[s][number].above for s in self._list_columns(number)}
         known = {scenario: value for scenario, value in above.items() if value is not None}
         if not self.core <= set(known):

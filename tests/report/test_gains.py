@@ -1,0 +1,227 @@
+"""Differences between methods against counts by hand, NumPy and SciPy."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import lmr
+from lmr.bench.running.row import Row, append_row, write_samples
+from lmr.report.gains import Compared, build_gains, enter_groups
+from lmr.report.groups import RunGroup, gather
+from lmr.report.runs import Runs, read_runs
+from lmr.report.selection import tell_apart
+from lmr.report.table import Table
+from row_maker import complete, make_row, make_samples
+
+OURS = complete("lmr", "cifar10-c")
+METHODS = {"LMR": OURS, "TENT": complete("tent"), "ETA": complete("eta"), "zero-shot": "zeroshot()"}
+
+
+def build(runs: Runs, groups: list[RunGroup], compared: Compared | None = None) -> list[Table]:
+    return build_gains(runs, groups[0].setting, enter_groups(groups), compared)
+
+
+def write_four(folder: Path, seeds: tuple[int, ...] = (1, 2)) -> dict[str, dict[int, np.ndarray]]:
+    """Runs of four methods on 300 images, and whether each answer is right, by method and seed."""
+    random, index = np.random.default_rng(3), np.arange(300)
+    shares = {"LMR": 0.7, "TENT": 0.62, "ETA": 0.61, "zero-shot": 0.5}
+    right: dict[str, dict[int, np.ndarray]] = {}
+    for seed in seeds:
+        hard = random.random(300)
+        for label, spec in METHODS.items():
+            right.setdefault(label, {})[seed] = (hard < shares[label]) ^ (random.random(300) < 0.1)
+            accuracy = float(right[label][seed].mean())
+            write_answers(folder, make_row(label, spec, "frost", accuracy, seed=seed), index, right[label][seed])
+    return right
+
+
+def write_answers(folder: Path, row: Row, index: np.ndarray, right: np.ndarray) -> Row:
+    samples = make_samples(row, images=len(index))
+    samples |= {"index": index, "true": np.zeros(len(index), int), "predicted": np.where(right, 0, 1)}
+    append_row(folder, row)
+    write_samples(folder, row.run, samples)
+    return row
+
+
+def read_series(folder: Path) -> tuple[Runs, list[RunGroup]]:
+    runs = read_runs([folder])
+    ((_, series),) = gather(runs.rows).items()
+    return runs, series
+
+
+def test_pictures_are_paired_by_their_index(tmp_path: Path) -> None:
+    """The other run has the same pictures in another order, and one more: a difference of exactly 3 in 4."""
+    write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0), np.array([3, 1, 2, 0]), np.array([1, 1, 1, 1], bool))
+    other = make_row("zero-shot", "zeroshot()", "frost", 0.2)
+    write_answers(tmp_path, other, np.array([0, 1, 2, 3, 9]), np.array([0, 0, 0, 1, 1], bool))
+    runs, series = read_series(tmp_path)
+    (table,) = build(runs, series)
+    mean, low, high, seeds, count = (cell.value or 0.0 for cell in table.lines[0].cells)
+    assert (mean, seeds, count) == (pytest.approx(75), 1, 4)
+    assert low <= 75 <= high
+    assert all(set(cell.runs) == {row.run for row in runs.rows} for cell in table.lines[0].cells)
+
+
+def test_a_constant_difference_has_no_spread(tmp_path: Path) -> None:
+    """Hard pictures are hard for both: if ours is right wherever the other is and once more, each draw pairs them."""
+    random = np.random.default_rng(0)
+    index, right = np.arange(500), random.random(500) < 0.5
+    for domain in ("frost", "fog"):
+        write_answers(tmp_path, make_row("LMR", OURS, domain, 1.0), index, np.ones(500, bool))
+        write_answers(tmp_path, make_row("TENT", complete("tent"), domain, 0.0), index, np.zeros(500, bool))
+        write_answers(tmp_path, make_row("ETA", complete("eta"), domain, 0.5), index, right)
+    runs, series = read_series(tmp_path)
+    (table,) = build(runs, series)
+    cells = {line.label: [cell.value for cell in line.cells[:3]] for line in table.lines}
+    assert [line.cells[4].value for line in table.lines] == [500, 500]  # pictures
+    assert cells["LMR − TENT"] == pytest.approx([100, 100, 100])
+    mean, low, high = cells["LMR − ETA"]
+    assert mean is not None
+    assert low is not None
+    assert high is not None
+    error = 196 * (0.25 / 500) ** 0.5  # both corruptions are the same pictures: 500, not 1000
+    assert high - low == pytest.approx(2 * error, rel=0.1)
+    assert low < mean < high
+
+
+def test_a_picture_met_several_times_in_a_stream_counts_each_time(tmp_path: Path) -> None:
+    fields = {"reset": "never", "domains": {"frost": 0.5, "fog": 0.5}}
+    index = np.array([0, 1, 0, 1])
+    write_answers(tmp_path, make_row("LMR", OURS, "continual", 1.0, **fields), index, np.array([1, 1, 0, 0], bool))
+    write_answers(
+        tmp_path, make_row("TENT", complete("tent"), "continual", 0.5, **fields), index, np.array([0, 0, 0, 1], bool)
+    )
+    runs, series = read_series(tmp_path)
+    (table,) = build(runs, series)
+    assert table.lines[0].cells[0].value == pytest.approx(25)
+
+
+def test_without_samples_nothing_is_claimed(tmp_path: Path) -> None:
+    index, right = np.arange(4), np.ones(4, bool)
+    write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0), index, right)
+    gone = write_answers(tmp_path, make_row("TENT", complete("tent"), "frost", 0.5), index, right)
+    write_answers(tmp_path, make_row("ETA", complete("eta"), "frost", 0.5), index + 100, right)
+    write_answers(tmp_path, make_row("TDA", complete("tda"), "fog", 0.5), index, right)
+    (tmp_path / "samples" / f"{gone.run}.npz").unlink()
+    runs, series = read_series(tmp_path)
+    assert build(runs, series) == []
+    assert f"no samples of the run {gone.run}" in runs.notes[0]
+    assert runs.notes[1].startswith("The table 'LMR minus others' is left out for cifar10-c, ")
+    assert runs.notes[1].endswith("Not compared, as there are no answers to the same images: TENT, ETA, TDA.")
+    assert build(runs, series[1:]) == []  # nobody to compare with
+
+
+def test_short_streams_of_several_seeds_need_no_picture_in_common(tmp_path: Path) -> None:
+    """Every seed has other pictures; all of them count, and the mean is the difference of the accuracies."""
+    random = np.random.default_rng(0)
+    means: dict[str, list[float]] = {"LMR": [], "TENT": []}
+    for seed in (1, 2, 3):
+        for domain in ("frost", "fog"):
+            index = np.arange(50) + 45 * seed  # five of them are those of the seed before
+            for label, spec, share in (("LMR", OURS, 0.8), ("TENT", complete("tent"), 0.4)):
+                right = random.random(50) < share
+                means[label].append(float(right.mean()))
+                write_answers(tmp_path, make_row(label, spec, domain, right.mean(), seed=seed), index, right)
+    runs, series = read_series(tmp_path)
+    (table,) = build(runs, series)
+    mean, low, high, seeds, pictures = (cell.value for cell in table.lines[0].cells)
+    assert mean == pytest.approx(100 * (np.mean(means["LMR"]) - np.mean(means["TENT"])))
+    assert (seeds, pictures) == (3, 140)
+    assert low is not None
+    assert high is not None
+    assert 10 < high - low < 30  # some 300 answers of 140 pictures
+
+
+def test_ours_is_the_one_under_the_others_protocol(tmp_path: Path) -> None:
+    """Like is compared with like, and other pictures with nothing."""
+    index, right = np.arange(4), np.ones(4, bool)
+    for size, images in ((64, 9), (16, 4)):
+        write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0, batch_size=size, images=images), index, right)
+    tent = complete("tent")
+    write_answers(tmp_path, make_row("TENT", tent, "frost", 0.0, batch_size=16, images=4), index, ~right)
+    write_answers(tmp_path, make_row("ETA", complete("eta"), "frost", 0.0, images=7), index, ~right)
+    write_answers(tmp_path, make_row("made", tent, "frost", 0.0, data_digest="other"), index, ~right)
+    write_answers(tmp_path, make_row("TDA", complete("tda"), "fog", 0.5), index, right)
+    write_answers(tmp_path, make_row("LMR", OURS, "fog", 1.0, images=9), index, right)
+    runs, series = read_series(tmp_path)
+    (table,) = build(runs, tell_apart(series))
+    assert [line.label for line in table.lines] == [
+        "LMR (batch 16, 4 images) − TENT",
+        "LMR (batch 64, 9 images) − ETA",
+        "LMR (batch 64, 9 images) − TDA",
+    ]
+    assert table.notes[2:] == (
+        "Only over 1 of 2 domains: LMR (batch 16, 4 images) − TENT, LMR (batch 64, 9 images) − ETA, "
+        "LMR (batch 64, 9 images) − TDA.",
+        "Only over the images both have: LMR (batch 64, 9 images) − ETA, LMR (batch 64, 9 images) − TDA.",
+        "Not compared, as there are no answers to the same images: made.",
+    )
+
+
+def test_the_reference_can_be_any_method(tmp_path: Path) -> None:
+    right = write_four(tmp_path)
+    runs, series = read_series(tmp_path)
+    (table,) = build(runs, series, Compared("tent"))
+    assert table.title.startswith("TENT minus others")
+    assert [line.label for line in table.lines] == ["TENT − LMR", "TENT − ETA", "TENT − zero-shot"]
+    assert [column.head for column in table.columns] == ["difference", "2.5 %", "97.5 %", "seeds", "images"]
+    for line in table.lines:
+        other = right[line.label.removeprefix("TENT − ")]
+        each = sum(right["TENT"][seed].astype(float) - other[seed] for seed in (1, 2)) / 2  # by image
+        found = stats.bootstrap((each,), np.mean, n_resamples=4000, method="percentile", random_state=1)
+        expected = [each.mean(), *found.confidence_interval]
+        assert [cell.value for cell in line.cells[:3]] == pytest.approx([100 * v for v in expected], abs=0.5)
+        assert line.cells[0].value == pytest.approx(100 * each.mean())
+        assert [cell.value for cell in line.cells[3:]] == [2, 300]
+    with pytest.raises(lmr.LmrError, match=r"No run is of the reference 'tnet'.*Did you mean 'tent'"):
+        Compared("tnet").check(series)
+
+
+def test_a_reference_with_arguments_is_that_configuration(tmp_path: Path) -> None:
+    index, right = np.arange(4), np.ones(4, bool)
+    write_answers(tmp_path, make_row("TENT", complete("tent"), "frost", 1.0), index, right)
+    write_answers(tmp_path, make_row("TENT, fast", complete("tent(lr=0.5)"), "frost", 1.0), index, right)
+    runs, series = read_series(tmp_path)
+    (table,) = build(runs, series, Compared("tent(lr=0.5)"))
+    assert [line.label for line in table.lines] == ["TENT, fast − TENT"]
+    (table,) = build(runs, series, Compared("tent"))  # of several, the one without changes
+    assert [line.label for line in table.lines] == ["TENT − TENT, fast"]
+
+
+def test_all_pairs_are_tested_and_corrected(tmp_path: Path) -> None:
+    """p-values of one seed are McNemar's, and Holm's correction is as its definition rejects."""
+    right = write_four(tmp_path, seeds=(1,))
+    runs, series = read_series(tmp_path)
+    _, table = build(runs, series, Compared(pairs=True))
+    assert table.title.startswith("All pairs")
+    pairs = list(itertools.combinations(METHODS, 2))
+    assert [line.label for line in table.lines] == [f"{one} − {two}" for one, two in pairs]
+    found = {column.key: [line.cells[k].value for line in table.lines] for k, column in enumerate(table.columns)}
+    expected = []
+    for one, two in pairs:
+        ours, other = right[one][1], right[two][1]
+        b, c = int((ours & ~other).sum()), int((~ours & other).sum())
+        expected.append(float(stats.chi2.sf((b - c) ** 2 / (b + c), 1)))
+    assert found["p"] == pytest.approx(expected)
+    for level in np.linspace(0.001, 0.2, 200):
+        assert [p <= level for p in found["holm"]] == reject(expected, level)  # type: ignore[operator]
+    assert found["seeds"] == [1] * 6
+    assert found["distinct_images"] == [300] * 6
+    count = sum(reject(expected, 0.05))
+    assert 0 < count < 6
+    assert any(note.endswith(f"{count} of 6 differ at the level 0.05.") for note in table.notes)
+
+
+def reject(values: list[float], level: float) -> list[bool]:
+    """Holm (1979): go through the tests from the smallest p and stop at the first above level / those left."""
+    rejected = [False] * len(values)
+    for step, place in enumerate(sorted(range(len(values)), key=lambda k: values[k])):
+        if values[place] > level / (len(values) - step):
+            break
+        rejected[place] = True
+    return rejected
