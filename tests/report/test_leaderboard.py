@@ -87,7 +87,7 @@ def test_streams_of_one_world_are_one_table(tmp_path: Path) -> None:
     assert by_label["LMR"][3].value == pytest.approx(30)
     assert by_label["LMR"][-1].value == pytest.approx(-20)
     assert by_label["TENT"][4].value is None
-    assert "Not run on the streams of these columns: TENT (bursts; bursts, single images" in "".join(table.notes)
+    assert "Not run on the streams of these columns: TENT (all but shuffled)" in "".join(table.notes)
 
 
 def test_watched_runs_have_a_line_of_their_own(tmp_path: Path) -> None:
@@ -211,11 +211,12 @@ def test_leaderboard_of_kinds_of_streams(tmp_path: Path) -> None:
 def test_words_say_where_ours_is_not_first(tmp_path: Path) -> None:
     """With the interval of the difference: here every tenth image, the same ones for both."""
     (table,) = build_board(write_board(tmp_path / "runs"))
-    assert table.lead[:2] == (
-        "LMR is first in 1 of 4 columns: shuffled, live.",
+    assert table.lead == (
+        "LMR is first in 1 of 4 columns: shuffled, live. It is not first in shuffled; pacs, each domain; pacs, "
+        "continual.",
         "The worst case of LMR is -5.0, in pacs, each domain; that of zero-shot is +0.0.",
     )
-    shuffled, each, continual = table.lead[2:]
+    shuffled, each, continual = table.notes[:3]
     assert shuffled.startswith("shuffled: TENT first with 60.0; LMR has 55.0, -5.0 [")
     assert shuffled.endswith("] (1 seed, 1,000 images).")
     low, high = (float(text) for text in shuffled.split("[")[1].split("]")[0].split(","))
@@ -233,7 +234,7 @@ def test_a_line_without_the_streams_of_a_column_has_no_number(tmp_path: Path) ->
     (table,) = build_board(folder)
     line = next(line for line in table.lines if line.label == "ETA")
     assert [cell.value for cell in line.cells[:5]] == [None, pytest.approx(41), None, None, None]
-    assert "Not run on the streams of these columns: ETA (shuffled; pacs, each domain; pacs, continual)." in table.notes
+    assert "Not run on the streams of these columns: ETA (all but shuffled, live)." in table.notes
     assert table.lines[-1] is line
 
 
@@ -289,7 +290,41 @@ def test_the_command_makes_the_page_and_every_format(tmp_path: Path, capsys: pyt
     assert frame.loc["TENT", "state_bytes"] == 46120
     assert frame.loc["LMR", "shuffled"] == pytest.approx(55)
     assert (tmp_path / "out" / "tables" / f"{name}.tex").read_text().count(r"\\") == 4
-    assert "- LMR is first in 1 of 4 columns: shuffled, live." in (tmp_path / "out" / "report.md").read_text()
+    assert "- LMR is first in 1 of 4 columns: shuffled, live. It" in (tmp_path / "out" / "report.md").read_text()
     page = (tmp_path / "out" / "index.html").read_text()
-    assert page.count("<li>LMR is first in 1 of 4 columns: shuffled, live.</li>") == 1
+    assert page.count("<li>LMR is first in 1 of 4 columns: shuffled, live. It is not first in") == 1
     assert "<svg" not in page
+
+
+@pytest.mark.usefixtures("own_methods")
+def test_a_method_of_your_own_is_in_the_leaderboard_by_one_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The method of the tutorial, on the streams of the plan cut to eight images each."""
+    page = (Path(__file__).parents[2] / "docs" / "tutorials" / "method.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(page.split('title="mine.py"\n')[1].split("```")[0], encoding="utf-8")
+    monkeypatch.setattr("lmr.cli.report.STORED", tmp_path / "nothing")
+    words = [
+        "bench",
+        "leaderboard",
+        "--methods",
+        "zeroshot",
+        "./mine.py:mine",
+        "--images",
+        "8",
+        "--root",
+        str(tmp_path),
+    ]
+    assert main([*words, "--workers", "1"]) == 0
+    assert main(["report", "--leaderboard"]) == 0
+    assert "MINE" in capsys.readouterr().out
+    (path,) = Path("lmr-runs/report/tables").glob("leaderboard-*.csv")
+    frame = pd.read_csv(path).set_index("method")
+    heads = [
+        "shuffled", "shuffled, batches of 8", "shuffled, single images", "shuffled, live", "correlated 0.1", "bursts",
+        "80 % one class", "continual, batches of 32", "long haul",
+    ]  # fmt: skip
+    assert list(frame.columns[1:10]) == heads
+    assert frame.loc[["zero-shot", "MINE"], [*heads, "gain", "worst", "ece", "forwards"]].notna().all(axis=None)
+    assert frame.loc["MINE", "state_bytes"] > 3840 * 4  # norm parameters and the moments of its optimiser

@@ -16,7 +16,7 @@ from lmr.report.drawing import Drawing
 from lmr.report.groups import gather
 from lmr.report.page import Page, build_page, clean_svg, collect_curves
 from lmr.report.published import find_published
-from lmr.report.report import make_report
+from lmr.report.report import make_leaderboard, make_report
 from lmr.report.table import Cell, Column, Line, Table, TableKind
 from lmr.report.traits import LineKind
 from row_maker import complete, make_row, make_world, write_runs
@@ -186,9 +186,6 @@ def test_a_figure_brings_no_prologue_and_no_foreign_ids() -> None:
 
 
 PROBE = """
-<script>
-const out = {};
-window.addEventListener("error", (event) => { out.error = event.message; });
 out.title = document.title;
 out.paths = document.querySelectorAll("#plot path").length;
 out.legend = [...document.querySelectorAll("#legend button")].map((button) => button.textContent);
@@ -209,8 +206,37 @@ document.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
 out.closed = document.getElementById("drawer").hidden;
 const box2 = document.getElementById("others");
 out.before = getComputedStyle(document.querySelector("tr.other") || document.body).display;
-box2.click();
+if (box2) box2.click();
 out.after = getComputedStyle(document.querySelector("tr.other") || document.body).display;
+"""
+BOARD_PROBE = """
+const body = document.querySelector("tbody"), list = () => [...body.querySelectorAll("tr.measured:not([hidden]) th")]
+  .map((cell) => cell.textContent);
+const head = (name) => [...document.querySelectorAll("thead button")].find((button) => button.textContent === name);
+const type = (id, text) => {
+  document.getElementById(id).value = text;
+  document.getElementById(id).dispatchEvent(new Event("input"));
+};
+out.first = list();
+head("forwards").click(); out.dear = list();
+head("forwards").click(); out.cheap = list();
+head("forwards").click(); out.again = list();
+head("ECE %").click(); out.ece = [list(), head("ECE %").parentNode.getAttribute("aria-sort")];
+type("filter", "lmr mint"); out.filtered = list();
+out.shown = document.getElementById("shown").textContent;
+type("filter", ""); type("budget", "1.2"); out.affordable = list();
+type("budget", "");
+const box = document.querySelector("[data-column='1']");
+if (box) { box.click(); out.hidden = document.querySelectorAll("td[hidden], th[hidden]").length; }
+document.querySelector("td[data-runs]:not([hidden])").click();
+out.drawer = document.getElementById("drawer").textContent;
+"""
+START = """
+<script>
+const out = {};
+window.addEventListener("error", (event) => { out.error = event.message; });
+"""
+END = """
 out.wide = document.documentElement.scrollWidth > window.innerWidth;
 const result = document.createElement("pre");
 result.id = "result";
@@ -220,11 +246,13 @@ document.body.append(result);
 """
 
 
-def browse(page: Path, profile: Path, width: int = 1200) -> dict[str, Any]:
+def browse(page: Path, profile: Path, width: int = 1200, probe: str = PROBE) -> dict[str, Any]:
     """Open a page in a real browser without a network, use it, and say what it looked like."""
     assert CHROMIUM is not None
     probed = page.with_name("probed.html")
-    probed.write_text(page.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    probed.write_text(
+        page.read_text(encoding="utf-8").replace("</body>", START + probe + END + "</body>"), encoding="utf-8"
+    )
     command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
     command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},900", "--dump-dom", probed.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
@@ -269,5 +297,32 @@ def test_a_shorter_stream_says_where_it_ended(folder: Path, tmp_path: Path) -> N
 def test_names_do_nothing_in_a_browser(folder: Path, tmp_path: Path) -> None:
     out = browse(folder / "evil" / "index.html", tmp_path / "profile", width=500)
     assert "error" not in out
-    assert out["title"] == "lmr benchmark report"
+    assert out["title"] == "lmr: benchmark report"
+    assert out["wide"] is False
+
+
+@BROWSER
+@pytest.mark.parametrize("width", [1200, 500])
+def test_a_leaderboard_is_sorted_and_filtered_in_a_browser(tmp_path: Path, width: int) -> None:
+    """Lines without a number stay last; a second click reverses, a third restores the order at first."""
+    rows = []
+    facts = {"zero-shot": (1, 0.3), "MINT": (1.8, 0.1), "LMR": (1.75, 0.2), "TENT": (1.5, None)}
+    for place, (label, (forwards, ece)) in enumerate(facts.items()):
+        spec = complete({"zero-shot": "zeroshot"}.get(label, label.lower()))
+        for number, kind in enumerate(("shuffle", "bursts", "classes", "shift", "file", "dirichlet")):
+            order = {"kind": kind, "hash": "h"}
+            fields: dict[str, Any] = {"order": order, "images": 200, "forwards": forwards, "ece": ece}
+            rows.append(make_row(label, spec, "fog", 0.4 + place / 50 + number / 100, **fields))
+    report = make_leaderboard([write_runs(tmp_path / "runs", rows)], tmp_path / "out")
+    out = browse(report.page, tmp_path / "profile", width, BOARD_PROBE)
+    assert "error" not in out
+    assert out["first"] == out["again"] == ["TENT", "LMR", "MINT", "zero-shot"]  # by mean gain
+    assert out["dear"] == ["MINT", "LMR", "TENT", "zero-shot"]
+    assert out["cheap"] == out["dear"][::-1]
+    assert out["ece"] == [["MINT", "LMR", "zero-shot", "TENT"], "ascending"]  # less is better, and TENT has none
+    assert out["filtered"] == ["MINT", "LMR"]
+    assert out["shown"].startswith("2 of 4 lines")
+    assert out["affordable"] == ["zero-shot"]
+    assert out["hidden"] == 5
+    assert "lmr bench --methods" in out["drawer"]
     assert out["wide"] is False

@@ -285,6 +285,7 @@ class Board:
         """Take the groups of each line; ``world`` has the runs of the frozen model."""
         self.runs, self.world, self.lines = runs, world, lines
         self.firsts = tell_apart((members[0] for members in lines), (EMISSION, WEIGHTS, DTYPE))
+        self.ours = [number for number, first in enumerate(self.firsts) if first.kind is LineKind.OURS]
         columns = _choose_columns(_find_rows(lines))
         self.batch_size = _find_usual_batch(columns)
         self.heads = _name_columns(columns, self.batch_size)
@@ -323,11 +324,14 @@ class Board:
         core = "; ".join(head for scenario, head in self.heads.items() if scenario in self.core)
         said = [NOTES[c.key].format(core=core, window=WINDOW) for c in summaries if c.key in NOTES]
         sizes = [f" Batches of {self.batch_size} unless the head says otherwise."] if self.batch_size else []
-        notes = (NOTE + "".join(sizes), *said, *self._describe_columns(), *self._list_missing())
+        notes = [NOTE + "".join(sizes), *said, *self._describe_columns(), *self._list_cells()]
+        lead: list[str] = []
         if kind is TableKind.LEADERBOARD:
             lines.sort(key=lambda line: np.nan_to_num(-_or_nan(line.cells[len(self.heads)].value), nan=np.inf))
-        table = self.world.setting.make_table(kind, title, columns, lines, notes=notes)
-        return replace(table, lead=tuple(self._tell_firsts())) if kind is TableKind.LEADERBOARD else table
+            notes[:0] = self._tell_leaders()
+            lead = self._tell_firsts()
+        more: dict[str, Any] = {"notes": tuple(notes), "lead": tuple(lead)}
+        return self.world.setting.make_table(kind, title, columns, lines, **more)
 
     def _describe_columns(self) -> list[str]:
         """Return the data of the columns, those with the same together."""
@@ -343,20 +347,29 @@ class Board:
         found = split(self.heads, describe)
         return [f"{'; '.join(self.heads[one] for one in own)}: {text}." for text, own in found.items()]
 
-    def _list_missing(self) -> list[str]:
-        """Return a note on the cells without a number."""
+    def _list_cells(self) -> list[str]:
+        """Return notes on the cells without a number, on the worst ones, and on those of fewer seeds."""
         missing: dict[tuple[str, ...], list[str]] = {}
         for number, first in enumerate(self.firsts):
             if own := tuple(head for s, head in self.heads.items() if number not in self.scores[s]):
                 missing.setdefault(own, []).append(first.label)
-        texts = [f"{', '.join(labels)} ({'; '.join(heads)})" for heads, labels in missing.items()]
+        texts = [f"{', '.join(labels)} ({self._shorten(heads)})" for heads, labels in missing.items()]
         notes = [f"Not run on the streams of these columns: {', '.join(texts)}."] if texts else []
+        worst = ((found[1], first.label) for n, first in enumerate(self.firsts) if (found := self.find_worst(n)))
+        places = split(worst, lambda pair: pair[0])
+        cases = [f"{self.heads[s]} ({', '.join(label for _, label in places[s])})" for s in self.heads if s in places]
+        notes += [f"The worst cases are in: {'; '.join(cases)}."] if cases else []
         fewer = []
         for scenario, head in self.heads.items():
             seeds = {number: score.cell.seeds for number, score in self.scores[scenario].items()}
             labels = [self.firsts[number].label for number, count in seeds.items() if count < max(seeds.values())]
             fewer += [f"{head} ({', '.join(labels)})"] if labels else []
         return notes + ([f"Fewer seeds than the others of the column: {'; '.join(fewer)}."] if fewer else [])
+
+    def _shorten(self, heads: Sequence[str]) -> str:
+        """Return columns, or where they are most of them the others."""
+        others = [head for head in self.heads.values() if head not in heads]
+        return "; ".join(heads) if len(heads) <= len(others) else f"all but {'; '.join(others)}"
 
     def compare(self, compared: Compared | None) -> list[Table]:
         """Return the differences in every column to a given reference, and between all pairs if they are wanted."""
@@ -375,17 +388,17 @@ class Board:
         return replace(group, label=self.firsts[number].label)
 
     def _tell_firsts(self) -> list[str]:
-        """Return sentences on where our methods are first, and for every other column who is, and by how much."""
-        ours = [number for number, first in enumerate(self.firsts) if first.kind is LineKind.OURS]
-        behind = [text for scenario in self.heads if (text := self._tell_leader(scenario, ours))]
+        """Return sentences on where our methods are first and where not, and on their worst cases."""
         sentences = []
-        for number in ours:
+        for number in self.ours:
             own = self._list_columns(number)
             first = [self.heads[scenario] for scenario in own if number in self._find_leaders(scenario)]
             label, place = self.firsts[number].label, f"{len(first)} of {len(own)} columns"
-            sentences.append(f"{label} is first in {place}{': ' if first else ''}{'; '.join(first)}.")
+            behind = [self.heads[scenario] for scenario in own if self.heads[scenario] not in first]
+            text = f"{label} is first in {place}{': ' if first else ''}{'; '.join(first)}."
+            sentences.append(text + (f" It is not first in {'; '.join(behind)}." if behind else ""))
         worst = {number: found for number in range(len(self.lines)) if (found := self.find_worst(number))}
-        for number in ours if worst else ():
+        for number in self.ours if worst else ():
             own = set(self._list_columns(number))
             others = (other for other in worst if own <= set(self._list_columns(other)))
             safest = max(others, key=lambda other: round(worst[other][0], DIGITS), default=number)
@@ -395,18 +408,22 @@ class Board:
                     f"The worst case of {self.firsts[number].label} is {show_number(gain, DIGITS, True)}, in "
                     f"{self.heads[where]}; that of {self.firsts[safest].label} is {show_number(best, DIGITS, True)}."
                 )
-        return sentences + behind
+        return sentences
+
+    def _tell_leaders(self) -> list[str]:
+        """Return a sentence for every column in which one of our methods is not first."""
+        return [text for scenario in self.heads if (text := self._tell_leader(scenario))]
 
     def _find_leaders(self, scenario: Scenario) -> list[int]:
         """Return the lines with the best number of a column, as it is shown."""
         values = {n: round(score.cell.value or 0.0, DIGITS) for n, score in self.scores[scenario].items()}
         return [number for number, value in values.items() if value == max(values.values())]
 
-    def _tell_leader(self, scenario: Scenario, ours: Sequence[int]) -> str:
+    def _tell_leader(self, scenario: Scenario) -> str:
         """Return a sentence on a column in which one of our methods is not first; empty if all are."""
         scores, leaders = self.scores[scenario], self._find_leaders(scenario)
         texts, gains = [], list[Gain]()
-        for number in ours:
+        for number in self.ours:
             if number not in scores or number in leaders:
                 continue
             text = f"{self.firsts[number].label} has {show_number(scores[number].cell.value, DIGITS)}"

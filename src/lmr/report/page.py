@@ -53,6 +53,7 @@ def build_page(page: Page) -> str:
     return template.render(
         page=page,
         sections=[name for name, there in parts.items() if there],
+        has_others=any(not row.measured for table in page.tables for row in list_rows(table)),
         has_forwards=any(column.key == "forwards" for table in page.tables for column in table.columns),
         data=Markup(data),
         list_rows=list_rows,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lmr.bench.running.pack import is_pack
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 from lmr.report.drawing import FORMS, Drawing
@@ -31,6 +32,8 @@ from lmr.report.tables import (
     build_variants,
 )
 from lmr.report.traits import LineKind, StreamKind, label_of
+
+PACKED = "Packed runs have predictions alone: figures of margins, gaps and recoveries are not made of them."
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def make_report(
     tables = build_tables(runs, settings, beside, compared)
     settings = _leave_out_skewed(settings)
     drawings = draw_figures(runs, settings) if figures else []
-    runs.note(*_list_faults(tables))
+    runs.note(*_list_faults(tables), *([PACKED] if any(map(is_pack, set(runs.folders.values()))) else []))
     paper = read_paper()["paper"]
     summary = f"{_count_runs(runs, folders)} Published numbers: {paper['title']}, {paper['venue']}, doi {paper['doi']}."
     absent = list_absent(drawings) if figures else ""

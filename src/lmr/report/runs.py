@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from lmr.bench.running.pack import is_pack, read_answers
+from lmr.bench.running.pack import read_answers
 from lmr.bench.running.row import Row, read_rows
 from lmr.core.errors import LmrError
 from lmr.report.traits import read_spec
@@ -58,8 +58,4 @@ def read_runs(folders: Iterable[str | os.PathLike[str]]) -> Runs:
             places[row.run] = Path(folder)
     if not rows:
         raise LmrError(f"There is no finished run in {', '.join(map(str, folders))}; run 'lmr bench PLAN' first.")
-    if any(is_pack(place) for place in places.values()):
-        notes.append(
-            "Packed runs have predictions alone: figures of margins, gaps and recoveries are not made of them."
-        )
     return Runs(tuple(rows.values()), places, notes)

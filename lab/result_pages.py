@@ -1,0 +1,65 @@
+"""Fill the tables of docs/results/leaderboard.md and domains.md from the stored runs.
+
+Every table stands between two comments, ``<!-- table: NAME -->`` and ``<!-- end -->``: ``python -m lab.result_pages``
+replaces what is between them, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.command import build_parser, run_command
+from lmr.report.formats import format_markdown
+from lmr.report.groups import gather
+from lmr.report.leaderboard import build_leaderboards
+from lmr.report.report import build_tables
+from lmr.report.runs import read_runs
+
+ROOT = Path(__file__).parent.parent
+RUNS = ROOT / "results" / "leaderboard"
+PAGES = tuple(ROOT / "docs" / "results" / name for name in ("leaderboard.md", "domains.md"))
+BLOCK = re.compile(r"(<!-- table: (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MISSING = "The stored runs do not have the numbers of this table yet."
+DESCRIPTION = "Fill the tables of docs/results/leaderboard.md and docs/results/domains.md from results/leaderboard."
+
+
+def make_tables(folder: Path) -> dict[str, str]:
+    """Return the Markdown of every table of the runs, by its name: those of a report, and the leaderboard."""
+    runs = read_runs([folder])
+    settings = gather(runs.rows)
+    tables = [*build_leaderboards(runs, settings), *build_tables(runs, settings)]
+    return {table.name: format_markdown(table) for table in tables}
+
+
+def fill(page: str, tables: dict[str, str]) -> str:
+    """Return a page with its tables made anew; the heading of a table is left to the page."""
+
+    def replace(match: re.Match[str]) -> str:
+        table = tables.get(match["name"])
+        body = table.split("\n", 2)[2].rstrip() if table else MISSING
+        return f"{match[1]}\n{body}\n\n{match[3]}"
+
+    return BLOCK.sub(replace, page)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write both pages."""
+    tables = make_tables(Path(options.runs))
+    for page in PAGES:
+        page.write_text(fill(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
+        print(f"Written: {page.relative_to(ROOT)}.")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = build_parser("result_pages", DESCRIPTION)
+    parser.add_argument("runs", nargs="?", default=str(RUNS), metavar="RUNS", help="default: results/leaderboard")
+    return run_command(parser, run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
