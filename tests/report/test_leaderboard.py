@@ -224,6 +224,7 @@ def test_words_say_where_ours_is_not_first(tmp_path: Path) -> None:
     error = 100 * np.std(np.repeat([0.5, 0.0], [100, 900])) / np.sqrt(1000)
     assert (low, high) == (pytest.approx(-5 - 1.96 * error, abs=0.15), pytest.approx(-5 + 1.96 * error, abs=0.15))
     assert each.startswith("pacs, each domain: zero-shot first with 40.0; LMR has 35.0")
+    assert each.endswith("(1 seed, 3,000 images).")  # those of another domain are others
     assert continual.startswith("pacs, continual: zero-shot first with 70.0; LMR has 65.0")
 
 
@@ -305,18 +306,8 @@ def test_a_method_of_your_own_is_in_the_leaderboard_by_one_command(
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(page.split('title="mine.py"\n')[1].split("```")[0], encoding="utf-8")
     monkeypatch.setattr("lmr.cli.report.STORED", tmp_path / "nothing")
-    words = [
-        "bench",
-        "leaderboard",
-        "--methods",
-        "zeroshot",
-        "./mine.py:mine",
-        "--images",
-        "8",
-        "--root",
-        str(tmp_path),
-    ]
-    assert main([*words, "--workers", "1"]) == 0
+    words = ["bench", "leaderboard", "--methods", "zeroshot", "./mine.py:mine", "--images", "8"]
+    assert main([*words, "--root", str(tmp_path), "--workers", "1"]) == 0
     assert main(["report", "--leaderboard"]) == 0
     assert "MINE" in capsys.readouterr().out
     (path,) = Path("lmr-runs/report/tables").glob("leaderboard-*.csv")

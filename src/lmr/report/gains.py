@@ -7,15 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
-from lmr.report.groups import RunGroup, Setting, order_domains, share_seeds
-from lmr.report.runs import Runs
+from lmr.report.groups import RunGroup, Setting, is_natural, order_domains, share_seeds
+from lmr.report.runs import Runs, Samples
 from lmr.report.statistics import Difference, compare_answers, correct_holm
 from lmr.report.table import Cell, Column, Line, Table, TableKind
 from lmr.report.traits import LineKind, expand_spec, label_of, read_spec
 
+_DOMAIN = 1 << 32  # more than the images of a domain
 LEVEL = 0.05  # of differences between all pairs
 DIFFERENCE = (
     Column("difference", "difference", 2, None),
@@ -83,14 +86,24 @@ def compare_rows(runs: Runs, ours: Mapping[Any, Row], other: Mapping[Any, Row]) 
     """
     pairs = {(ours[key].run, other[key].run): (ours[key], other[key]) for key in ours if key in other}
     answers = []
+    domains: dict[str, int] = {}
     for first, second in pairs.values():
         one, two = runs.samples(first), runs.samples(second)
         if one is None or two is None:
             return None
-        answers.append((one, two))
+        answers.append((_tell_images(first, one, domains), _tell_images(second, two, domains)))
     found = compare_answers(answers)
     used = tuple(dict.fromkeys(run for column in zip(*pairs, strict=True) for run in column))
     return Gain(found, len({row.seed for row, _ in pairs.values()}), used) if found else None
+
+
+def _tell_images(row: Row, samples: Samples, domains: dict[str, int]) -> Samples:
+    """Return samples with an index that tells the images of natural domains apart; each domain counts its own."""
+    if not is_natural(row):
+        return samples
+    places = np.array([domains.setdefault(name, len(domains)) for name in row.domains or (row.domain,)])
+    own = samples.get("domain", np.zeros_like(samples["index"]))
+    return samples | {"index": samples["index"] + _DOMAIN * places[own]}
 
 
 def enter_groups(groups: Sequence[RunGroup]) -> list[Entry]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from lmr.bench.running.metrics import WINDOW, share_below, window_gains, worst_drop
 from lmr.bench.running.row import Row
+from lmr.core.card import Role
 from lmr.data.names import ORDERS, describe_order
 from lmr.report.gains import Compared, Entry, Gain, build_gains, compare_rows
 from lmr.report.groups import SHUFFLE, RunGroup, Setting, Settings, is_natural, split
@@ -35,7 +36,7 @@ from lmr.report.selection import (
     tell_apart,
 )
 from lmr.report.table import Cell, Column, Table, TableKind, make_cell, show_number
-from lmr.report.traits import LineKind, StreamKind, expand_spec, find_known
+from lmr.report.traits import LineKind, StreamKind, expand_spec, find_known, role_of
 
 T = TypeVar("T", bound=Hashable)
 Gains = NDArray[np.float64]
@@ -556,7 +557,7 @@ def _choose_columns(
         shared = {number: _share_streams(rows, lines.values(), common) for number, rows in lines.items()}
         columns[scenario] = {number: rows for number, rows in shared.items() if rows}
     several = any(len(lines) > 1 for lines in columns.values())
-    kept = {s: own for s, own in columns.items() if s.batch_size != OWN or len(_list(own, "batch_size")) > 1}
+    kept = {s: own for s, own in columns.items() if s.batch_size != OWN or _count_sizes(own) > 1}
     suited = {run for s, own in kept.items() if s.batch_size == OWN for run in _list(own, "run")}
     return {
         s: own
@@ -572,6 +573,12 @@ def _share_streams(
     whole = next(own for own in lines if set(common) <= set(own))
     by_seed = split((stream for stream in whole if stream in common), lambda stream: whole[stream].seed).values()
     return {stream: rows[stream] for own in by_seed if set(own) <= set(rows) for stream in own}
+
+
+def _count_sizes(lines: Mapping[int, Mapping[StreamId, Row]]) -> int:
+    """Return the number of batch sizes in a column; that of the frozen model changes nothing."""
+    rows = (row for own in lines.values() for row in own.values())
+    return len({row.batch_size for row in rows if role_of(row) is not Role.BASELINE})
 
 
 def _list(lines: Mapping[int, Mapping[StreamId, Row]], key: str) -> set[Any]:

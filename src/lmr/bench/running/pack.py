@@ -16,9 +16,10 @@ import hashlib
 import io
 import lzma
 import re
+import shlex
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,7 +66,7 @@ def pack_runs(sources: Sequence[Path], target: Path) -> PackResult:
         rows, messages = read_rows(source)
         notes += messages
         for row in rows:
-            files.setdefault(name_file(row), {}).setdefault(row.run, (row, source))
+            files.setdefault(name_file(row), {}).setdefault(row.run, (_leave_out_root(row), source))
     if not files:
         raise LmrError(f"There is no finished run in {', '.join(map(str, sources))} to pack.")
     with _open_pack(target):
@@ -78,6 +79,15 @@ def pack_runs(sources: Sequence[Path], target: Path) -> PackResult:
         lines = "".join(row.to_json() for row in kept + added).encode()
         write_atomically(target / PACKED_ROWS, lzma.compress(lines, preset=9 | lzma.PRESET_EXTREME))
         return PackResult(len(kept) + len(added), len(added), measure_pack(target), tuple(notes))
+
+
+def _leave_out_root(row: Row) -> Row:
+    """Return a row whose command names no folder of this machine: datasets are in DATA."""
+    words = shlex.split(row.command)
+    if "--root" not in words[:-1]:
+        return row
+    words[words.index("--root") + 1] = "DATA"
+    return replace(row, command=shlex.join(words))
 
 
 def _pack_file(
