@@ -400,8 +400,8 @@ class Board:
             sentences.append(text + (f" It is not first in {'; '.join(behind)}." if behind else ""))
         worst = {number: found for number in range(len(self.lines)) if (found := self.find_worst(number))}
         for number in self.ours if worst else ():
-            own = set(self._list_columns(number))
-            others = (other for other in worst if own <= set(self._list_columns(other)))
+            needed = set(self._list_columns(number))
+            others = (other for other in worst if needed <= set(self._list_columns(other)))
             safest = max(others, key=lambda other: round(worst[other][0], DIGITS), default=number)
             if number in worst and round(worst[number][0], DIGITS) < round(worst[safest][0], DIGITS):
                 (gain, where), best = worst[number], worst[safest][0]
