@@ -22,7 +22,7 @@ def test_only_what_is_between_the_comments_is_replaced(tmp_path: Path) -> None:
     name = "accuracy-cifar10-c-openai-clip-vit-base-patch16-s5"
     page = f"before\n<!-- table: {name} -->\nold | table\n<!-- end -->\nafter\n"
     made = result_pages.fill(page, tables)
-    assert made.startswith(f"before\n<!-- table: {name} -->\n\n| method | FOG |\n")
+    assert made.startswith(f"before\n<!-- table: {name} -->\n\n| method | Fog |\n")
     assert made.endswith("<!-- end -->\nafter\n")
     assert "old" not in made
     assert result_pages.fill(made, tables) == made

@@ -171,7 +171,8 @@ def test_a_report_of_a_pack_has_the_tables_of_the_runs(tmp_path: Path, capsys: p
     first, second = (read_all(tmp_path / f"report {name}" / "tables") for name in ("runs", "pack"))
     assert first == second
     assert any("97.5" in content.decode() for content in second.values())  # the paired intervals are there
-    assert "figures of margins" in read_runs([tmp_path / "pack"]).notes[0]
+    assert "figures of margins" in (tmp_path / "report pack" / "index.html").read_text()
+    assert "figures of margins" not in (tmp_path / "report runs" / "index.html").read_text()
     assert not read_runs([tmp_path / "runs"]).notes
 
 
