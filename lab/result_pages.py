@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 RUNS = ROOT / "results" / "leaderboard"
 PAGES = tuple(ROOT / "docs" / "results" / name for name in ("leaderboard.md", "domains.md"))
 BLOCK = re.compile(r"(<!-- table: (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+WIDTH = 100
 MISSING = "The stored runs do not have the numbers of this table yet."
 DESCRIPTION = "Fill the tables of docs/results/leaderboard.md and docs/results/domains.md from results/leaderboard."
 
@@ -40,10 +42,17 @@ def fill(page: str, tables: dict[str, str]) -> str:
 
     def replace(match: re.Match[str]) -> str:
         table = tables.get(match["name"])
-        body = table.split("\n", 2)[2].rstrip() if table else MISSING
+        body = "\n".join(map(_wrap, table.rstrip().split("\n")[2:])) if table else MISSING
         return f"{match[1]}\n{body}\n\n{match[3]}"
 
     return BLOCK.sub(replace, page)
+
+
+def _wrap(line: str) -> str:
+    """Return a note in lines as long as those of other pages; a line of a table stays as it is."""
+    if not line.startswith("- "):
+        return line
+    return textwrap.fill(line, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def run(options: argparse.Namespace) -> None:
