@@ -15,7 +15,8 @@ PUBLIC = {
     "cycle", "dump", "emission", "emits", "export_parameters", "export_reason", "fill_state", "fit_source", "grows",
     "load", "load_state_dict", "logit_floor", "logit_offset", "margin_width", "memory_span", "name", "needs_images",
     "phases", "predict", "prepare", "ranges", "reset", "restore", "save", "scores", "single_stream_reason", "spec",
-    "state", "state_dict", "step", "streams", "takes_views", "to", "towers", "trainable", "trained", "with_classes",
+    "state", "state_dict", "step", "streams", "takes_views", "to", "towers", "trainable", "trained", "unknown",
+    "with_classes",
 }  # fmt: skip
 
 

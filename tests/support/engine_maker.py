@@ -23,7 +23,9 @@ from lmr.service.store.stored_types import Refusals, StoreError, Transaction
 from lmr.watch.settings import Thresholds, WatchSettings
 
 NAMES = [f"class {k}" for k in range(small_world.CLASSES)]
-CALM = WatchSettings(every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2))
+CALM = WatchSettings(
+    every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2, doubt=99)
+)
 
 
 class Clock:

@@ -39,7 +39,8 @@ def forge_events(content: bytes, **values: Any) -> bytes:
     tensors, facts = decode_state(content, "the original")
     watch = json.loads(facts["watch"])
     signals = dict.fromkeys(("concentration", "top_share", "entropy", "frozen_entropy", "canaries", "canary_fall"))
-    signals |= {"compared": 0, "not_finite": 0, "drift": None, "agreement": None, "steps": 0, "frozen_classes": None}
+    signals |= {"compared": 0, "not_finite": 0, "drift": None, "agreement": None, "steps": 0}
+    signals |= dict.fromkeys(("sureness", "sure_classes", "sure_agreement"))
     event = {
         "stream": 0,
         "step": 1,

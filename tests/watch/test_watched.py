@@ -29,7 +29,9 @@ MANY = [name for name in METHODS if not lmr.find_method(name).single_stream_reas
 ONE_TOWER = [
     name for name in METHODS if Tower.TEXT not in lmr.find_method(name).towers
 ]  # prompts of the world are float64
-CALM = WatchSettings(every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2))
+CALM = WatchSettings(
+    every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2, doubt=99)
+)
 EAGER = dataclasses.replace(CALM.thresholds, entropy=1e6, spread=1e6, entropy_ratio=0.0, least=1, confirm=1)
 LOUD = dataclasses.replace(CALM, thresholds=EAGER)  # every comparison is an alarm
 ONLY_CANARIES = dataclasses.replace(CALM.thresholds, concentration=0, entropy=0, spread=99, least=1)

@@ -60,7 +60,7 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     assert plan.parts
     others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
     others |= dict.fromkeys(("life", "life-quick", "life-haul", "haul-quick", "frontier-quick"), "pocket")
-    others |= dict.fromkeys(("life-skew", "life-skew-quick", "life-skew-confirm"), "photo")
+    others |= dict.fromkeys(("life-skew", "life-skew-quick", "life-skew-confirm", "life-skew-more"), "photo")
     others |= dict.fromkeys(("leaderboard", "leaderboard-slow"), "photo")
     embedded = next((model for model in EMBEDDED_MODELS if model in name.split("-")), "ViT-B-16")
     for part in plan.parts:
@@ -69,7 +69,11 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
         assert set(part.severities) <= {1, 2, 3, 4, 5}
         several = name in ("photo", "life", "life-haul", "life-photo", "life-haul-photo")
         several = several or name in ("photo-frontier", "pocket-frontier")
-        seeds = {"life-skew": (1, 2), "life-skew-confirm": part.seeds}  # a part of the latter has few
+        seeds = {
+            "life-skew": (1, 2),
+            "life-skew-more": (3,),
+            "life-skew-confirm": part.seeds,
+        }  # a part of the latter has few
         assert part.seeds == seeds.get(name, (1, 2, 3) if several else (1,))
         if "cupl" not in name:
             assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]

@@ -129,7 +129,7 @@ def test_no_frames_are_kept_unless_asked_for(service: ScriptedService) -> None:
 def test_frozen_answers_come_where_they_are_asked_for(service: ScriptedService) -> None:
     (plain,) = service.post().json()["answers"]
     (both,) = service.post(params={"compare": "true"}).json()["answers"]
-    assert set(plain) == {"label", "probability", "top"}
+    assert set(plain) == {"label", "probability", "known", "top"}
     assert both == plain | {"frozen": "blue star", "frozen_top": [["blue star", 0.6], ["red ring", 0.4]]}
     assert service.post(params={"compare": "perhaps"}).status_code == 400
 
