@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lmr.bench.running.bench import BenchResult
 
 DESCRIPTION = """\
-Run methods on streams of images and keep every number with the protocol that made it. A plan says what to run:
+Run methods on streams of images and store every result with its whole protocol. A plan says what to run:
 methods, datasets, corruptions, severities, models, prompts, batch sizes, seeds. Give the same command again to resume
 a bench that was stopped: finished runs are skipped. A run that fails does not stop the others."""
 
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--dry-run", action="store_true", help="list the runs and run nothing")
     add("--estimate", action="store_true", help="estimate the time on this machine and run nothing")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
-    add("--from", dest="sources", nargs="+", default=[], metavar="RUNS", help="take runs that are finished there from "
+    add("--from", dest="sources", nargs="+", default=[], metavar="RUNS", help="reuse the finished runs in these "
         "folders of runs or packs (see lmr report --pack), to continue a bench of another machine")  # fmt: skip
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as many as cores for small "
         "models such as photo and pocket, otherwise 1)")  # fmt: skip
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "paper, those that the paper compares")  # fmt: skip
     add("--preset", nargs="+", metavar="NAME", help="presets to use; each method takes the first that it has")
     add("--datasets", "--data", nargs="+", metavar="NAME", help="such as photo-c, cifar10-c, pacs, folder:PATH, "
-        "domains:PATH or csv:PATH; 'cifar10-c|photo-c' is the first that is there, 'cifar100-c|' may be missing",
+        "domains:PATH or csv:PATH; 'cifar10-c|photo-c' is the first one found, 'cifar100-c|' may be missing",
     )  # fmt: skip
     add(
         "--corruptions",
@@ -99,10 +99,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--mix", action="store_true", default=None, help="shuffle all corruptions into one stream")
     add("--latin", action="store_true", default=None, help="for --reset never: one stream for each order of a Latin "
         "square of the domains")  # fmt: skip
-    add("--timing", choices=TIMINGS, help="live: the stream does not wait for a method; one whose step costs k "
-        "forwards learns from every k-th batch and answers the others with its last state (default: wait)")  # fmt: skip
+    add("--timing", choices=TIMINGS, help="live: the stream does not wait; a method whose step costs k forward "
+        "passes adapts on every k-th batch and answers the others with its last state (default: wait)")  # fmt: skip
     add("--forgetting", type=int, metavar="N", help="clean images to classify after each stream (default: 0)")
-    add("--recovery", action="store_true", default=None, help="measure how many of zero-shot's errors are undone")
+    add("--recovery", action="store_true", default=None, help="measure how many of zero-shot's errors are corrected")
     add("--watch", nargs="+", metavar="MODE", help="on, report or off: with a watch that rolls a stream back when its "
         "adaptation goes wrong, one that only reports, or none; several to compare them (default: off)")  # fmt: skip
     add("--dtype", choices=DTYPES, help="type of the frozen weights (default: float32)")

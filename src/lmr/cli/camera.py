@@ -20,8 +20,8 @@ Every request has a key that follows from the stream and the names of its frames
 the connection breaks, the request is sent again under its key, and the service applies it once. With --position the
 same holds if this command is interrupted or killed: give it again, and it continues with the next frame.
 
-A folder is followed until Ctrl-C, or until no file came for --idle seconds. Its files are taken in natural order
-(img2 before img10). A file that is still being written is waited for; one that stays unreadable is skipped."""
+The command follows a folder until Ctrl-C, or until no new file has come for --idle seconds. It takes the files in
+natural order (img2 before img10), waits for a file that is still being written, and skips one that stays unreadable."""
 
 EXAMPLES = """\
 examples:
@@ -29,7 +29,7 @@ examples:
     lmr camera street.mp4 --to http://127.0.0.1:8080 --stream street --every 25
   a network camera, at most two frames per second, in steps of eight frames:
     lmr camera rtsp://10.0.0.17/stream --to https://vision.example --token-file token --stream cam-17 --fps 2 --batch 8
-  a folder that images are written to, with the answers in a file; safe to interrupt and to give again:
+  a folder that a camera writes images to, with the answers in a file; safe to interrupt and run again:
     lmr camera incoming --to http://127.0.0.1:8080 --stream gate --position gate.json --out gate.jsonl
 
 exit codes: 0 the source ended, 1 no frame was answered, 2 it cannot continue (an error message says why),

@@ -9,10 +9,11 @@ METHODS = "zeroshot lmr tent batclip"  # by default
 DESCRIPTION = """\
 Measure what a step of each method costs on this machine: milliseconds per image (median and spread, the entries
 taking turns after a warm-up), peak memory above the loaded model (each in a separate process), how many parameters
-are trained, and the time in plain forward passes, measured and counted. Every image is past the gate of a method that
-has one, so that this is the most a step costs.
+are trained, and the time in plain forward passes, measured and counted. In a method with a gate every image passes
+it, so this is the highest cost of a step.
 
-The cost does not depend on the values of the weights, so --random needs no download. Run nothing else meanwhile."""
+The cost does not depend on the values of the weights, so --random needs no download. Run no other program
+at the same time."""
 
 EXAMPLES = """\
 examples:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 DESCRIPTION = """\
 Download datasets, verify their checksums and unpack them; an interrupted download resumes. Where a licence or a login
-is needed, the steps to take by hand are printed. Corrupted sets need not be fetched: they are made from clean images
-when they are needed, or written to disk with --make."""
+is needed, the steps to take by hand are printed. You need not fetch corrupted sets: lmr makes them
+from clean images while it reads them. --make writes them to disk."""
 
 EXAMPLES = """\
 examples:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lmr.apps.predict.results import PredictSummary
 
 DESCRIPTION = """\
-Label images with your own class names, without training data. The images are one stream in a stable order (img2 before
-img10), and the model adapts to them when they change, so that noise or fog cost less accuracy.
+Label images with your own class names, without training data. The images are one stream in natural order (img2 before
+img10). The model adapts when the images change, so that noise or fog cost less accuracy.
 
 The default method, steady, answers as the frozen model while the images are like the first ones. After a change it
 adapts, with the class shares that it has counted until then. If the images are bad from the first one on, with about as
@@ -30,7 +30,7 @@ many of each class, give --prior uniform; if you know the class shares, give the
 
 The default model is the small one that comes with lmr. It sees photographs of any size at 32x32 pixels and knows 110
 class names, such as cat, ship and pickup truck; 'lmr doctor photo' lists them. For other names, or where details
-matter, give --model a CLIP or SigLIP model; it is downloaded once.
+matter, give a CLIP or SigLIP model with --model; it is downloaded once.
 
 One line per image is written to --out as soon as its batch is done. To resume a run that was interrupted or killed,
 give the same command with --resume; the result is the same as without the interruption. An image that cannot be read
@@ -75,7 +75,7 @@ examples:
     lmr predict street.mp4 --every 25 --labels names.txt --out street.jsonl
   the images that a table lists in its column "photo":
     lmr predict survey.csv --column photo --labels names.txt --out survey.jsonl
-  a folder per camera, and an adaptation per folder:
+  one folder per camera, each adapted on its own:
     lmr predict cameras --stream-by folder --labels names.txt --out cameras.jsonl
   streams by a part of the path, or by a column of a list:
     lmr predict frames --stream-by '(cam[0-9]+)_' --labels names.txt --out frames.jsonl

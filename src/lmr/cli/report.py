@@ -12,7 +12,8 @@ STORED = Path(__file__).parents[3] / "results" / "leaderboard"  # in a copy of t
 
 DESCRIPTION = """\
 Make tables (terminal, Markdown, LaTeX, csv), the paper's figures (PNG, SVG) and one self-contained page from the runs
-of lmr bench. Where a published value exists it is shown next to ours, with any difference in the protocol."""
+of lmr bench. Where a published value exists, it is shown next to the measured one, with any difference in
+the protocol."""
 
 EXAMPLES = """\
 examples:
@@ -35,15 +36,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--leaderboard", action="store_true", help="instead of the tables of each dataset, all methods against all "
         "kinds of streams, with gains, worst case, calibration, cost and state")  # fmt: skip
-    add("--reference", metavar="METHOD", help="the method that intervals of differences are against, such as tent or "
-        '"lmr(bc=False)" (default: ours)')  # fmt: skip
-    add("--pairs", action="store_true", help="also the differences between all pairs of methods, with p-values after "
-        "Holm's correction")  # fmt: skip
+    add("--reference", metavar="METHOD", help="the method that differences and their intervals refer to, such as tent "
+        'or "lmr(bc=False)" (default: ours)')  # fmt: skip
+    add("--pairs", action="store_true", help="also show the differences between all pairs of methods, with p-values "
+        "after Holm's correction")  # fmt: skip
     add("--out", metavar="FOLDER", help="where the report is written (default: RUNS/report of the first folder)")
     add("--beside", metavar="TABLE", help="also show the values of this published table next to runs on other data, "
         "with the difference stated")  # fmt: skip
     add("--pack", metavar="FOLDER", help="instead of a report, add the rows and the packed predictions of all runs to "
-        "this folder, a few KB a run: for a repository, for lmr report, for lmr bench --from")  # fmt: skip
+        "this folder, a few KB per run; lmr report and lmr bench --from read it")  # fmt: skip
     add("--no-figures", dest="figures", action="store_false", help="make only the tables and the page")
 
 

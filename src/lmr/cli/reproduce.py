@@ -11,7 +11,7 @@ from lmr.core.extras import require
 from lmr.report.published import list_table_names
 
 DESCRIPTION = """\
-Run a table of the paper with its exact settings, report it, and compare every row with the published numbers within a
+Run a table of the paper with its exact settings, report it, and compare every row with the published numbers, within a
 stated tolerance. Needs the table's dataset (lmr fetch) and model. --quick is a shorter form of a table for machines
 without a GPU: it estimates the time first, and shows the published numbers beside its own without a verdict."""
 

@@ -25,7 +25,7 @@ Serve a classifier over HTTP to many streams of images, such as cameras. Each st
 a request adapts its stream on the images in it and answers them, and no stream changes the answers of another.
 
 The default method, steady, answers as the frozen model while the images of a stream are like its first ones, and adapts
-after a change, with the class shares of this stream. Labels that are posted enter these shares. Give --prior uniform
+after a change, with the class shares of this stream. Labels that clients post enter these shares. Give --prior uniform
 for streams that begin with bad images and have about as many of each class.
 
 States are kept in --store and survive a restart or a crash: an answer is sent after its state is on the disk. A
@@ -33,7 +33,7 @@ watch compares each stream with the frozen model, without labels, and rolls it b
 The service has a live page at its address, a description of its API at /docs, metrics for Prometheus at /metrics, and
 speaks the Open Inference Protocol (V2) of KServe and Triton at /v2.
 
-SIGTERM or Ctrl-C: new requests are refused, those that wait are finished within --drain-s, and the store is closed."""
+On SIGTERM or Ctrl-C the service refuses new requests, finishes the queue within --drain-s, and closes the store."""
 
 EXAMPLES = """\
 examples:
@@ -54,9 +54,9 @@ examples:
     lmr serve --labels names.txt --step 16
   one of any number of replicas behind a proxy, with the states in PostgreSQL:
     lmr serve --labels names.txt --store postgresql://lmr@db/lmr
-  eight replicas on a Ray cluster that runs, with the states in PostgreSQL:
+  eight replicas on a running Ray cluster, with the states in PostgreSQL:
     lmr serve --labels names.txt --ray auto --replicas 8 --store postgresql://lmr@db/lmr
-  label nothing that belongs to none of the classes:
+  no label for images that belong to none of the classes:
     lmr serve --labels names.txt --unknown auto
   publish the answers, so that every stream appears in Home Assistant:
     lmr serve --labels names.txt --mqtt mqtt://localhost
@@ -88,8 +88,8 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "--demo",
         action="store_true",
         help="serve eight simulated cameras, most in bad weather and some hard to adapt to, with the model and the "
-        "photographs that come with lmr; of the other options only --for, --host, --port, --token-file and --log-level "
-        "count",
+        "photographs that come with lmr; the only other options that apply are --for, --host, --port, --token-file and "
+        "--log-level",
     )
     add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
     add_classifier_options(group, needed=False)
@@ -97,7 +97,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "--method",
         default="steady",
         metavar="SPEC",
-        help="a method of 'lmr list', with arguments as in \"lmr(lr=5e-4)\"; values that are not given follow from the "
+        help="a method of 'lmr list', with arguments as in \"lmr(lr=5e-4)\"; values that you do not give depend on the "
         "number of classes, and time constants count images (default: %(default)s)",
     )
     add(

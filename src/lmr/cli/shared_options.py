@@ -37,8 +37,8 @@ def add_unknown(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--unknown",
         metavar="auto|X",
-        help="give images whose score 'known' is below X, from 0 to 1, no label and learn nothing from them; auto "
-        "chooses X for each stream without labels; costs a forward per image (default: off, every image has a label)",
+        help="give images whose score 'known' is below X, from 0 to 1, no label and do not adapt on them; auto chooses "
+        "X for each stream without labels; costs a forward pass per image (default: off, every image has a label)",
     )
 
 
