@@ -127,6 +127,9 @@ class Program:
         self.stderr.close()
         return said[0], said[1]
 
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
             os.kill(self.pid, number)

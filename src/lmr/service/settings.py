@@ -43,9 +43,10 @@ class ServiceSettings:
     """pixels of an image; a larger one is refused by its header, before it is unpacked"""
     step: int = 0
     durability: Durability = "answer"
-    """answer: an answer is sent after its state is on the disk; interval: at once, and states are written every second,
-    so that a crash, or with PostgreSQL a move to another replica, loses up to a second of adaptation"""
-    interval_s: float = 1.0  # between commits with durability "interval"
+    """answer: an answer is sent after its state is on the disk; interval: at once, and states are written every
+    --interval-s seconds, so that a crash, or with PostgreSQL a move to another replica, loses that much adaptation"""
+    interval_s: float = 1.0
+    """seconds between two writes with --durability interval: what a crash may lose"""
     overload: Overload = "shed"  # when the queue is full: shed refuses, answer serves without adapting
     on_store_failure: StoreFailure = "auto"
     """while the store cannot be used: answer without adapting, or refuse with 503 what would adapt; auto answers with
