@@ -135,7 +135,14 @@ def _add_states(group: argparse._ArgumentGroup) -> None:
     add_fields(group, ServerOptions, store="ADDRESS")
     group.set_defaults(store="sqlite:lmr-state/streams.sqlite")
     add_fields(
-        group, ServiceSettings, resident="N", max_streams="N", durability=None, interval_s="S", on_store_failure=None, create=None
+        group,
+        ServiceSettings,
+        resident="N",
+        max_streams="N",
+        durability=None,
+        interval_s="S",
+        on_store_failure=None,
+        create=None,
     )
 
 
