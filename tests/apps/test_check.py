@@ -87,7 +87,7 @@ def test_only_an_interval_without_zero_counts(
     files: tuple[float, float], shuffled: tuple[float, float], sentence: str
 ) -> None:
     orders = [
-        OrderResult(name, 0.5, 0.5, Difference(sum(ends) / 2, *ends, 0.95, 9), 0.1, 0, "")
+        OrderResult(name, 0.5, 0.5, Difference(sum(ends) / 2, *ends, 0.95, 9, 0.5), 0.1, 0, "")
         for name, ends in (("files", files), ("shuffled", shuffled))
     ]
     report = CheckReport("", tuple(orders))
