@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 SECOND_TRY = {
     "tests/cluster/test_ray_predict.py::test_killed_processes_and_a_dead_node_cost_time_only": "Ray's own time limits",
     "tests/cluster/test_ray_bench.py::test_killed_processes_and_a_dead_node_cost_time_only": "Ray's own time limits",
-    "tests/cluster/serving/test_ray_service.py::test_replicas_come_go_and_are_killed_under_load": "Ray's own limits",
+    "tests/cluster/test_ray_serve.py::test_replicas_and_the_database_are_killed_under_load": "Ray's own limits",
 }
 
 
