@@ -8,7 +8,7 @@ READY := $(VENV)/ready
 CLUSTERED := $(VENV)/clustered
 INSTALL := -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo serve-demo test test-ray coverage docs wheel-test format clean
+.PHONY: demo serve-demo test test-lab test-ray coverage docs wheel-test format clean
 
 demo: $(INSTALLED)
 	$(BIN)/lmr demo
@@ -20,7 +20,11 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not ray'
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not ray' --ignore tests/lab
+
+# Tests of the experiments in lab/, in their small forms.
+test-lab: $(READY)
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not ray' tests/lab
 
 # Tests that start Ray clusters on this machine. One at a time: a cluster fills the cores.
 test-ray: $(CLUSTERED)
