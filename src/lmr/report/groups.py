@@ -6,12 +6,15 @@ Runs that differ in anything that matters are never averaged: only domain and se
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from lmr.bench.running.row import METRICS, Row
 from lmr.data.corruptions import CORRUPTIONS
@@ -172,9 +175,16 @@ class RunGroup:
         return sorted(set(self.frame["seed"]))
 
     @cached_property
-    def _numbers(self) -> pd.DataFrame:
-        """Its metrics: a line per seed, a column per metric and domain; of several runs the last that has a number."""
-        return cast("pd.DataFrame", self.frame.groupby(["seed", "domain"])[list(METRICS)].last().unstack("domain"))
+    def _numbers(self) -> dict[tuple[str, str], NDArray[np.float64]]:
+        """Its numbers by seed, for each metric and domain; of several runs the last that has a number."""
+        frame = self.frame.groupby(["seed", "domain"])[list(METRICS)].last().unstack("domain")
+        keys = cast("list[tuple[str, str]]", list(frame.columns))
+        return dict(zip(keys, frame.to_numpy(float).T, strict=True))  # pandas would read each cell slowly
+
+    @cached_property
+    def _runs(self) -> list[tuple[str, str]]:
+        """The domain and the id of each run."""
+        return list(zip(self.frame["domain"], self.frame["run"], strict=True))
 
     def keep_seeds(self, seeds: Iterable[int]) -> RunGroup:
         """Return the group with some of its seeds."""
@@ -190,12 +200,13 @@ class RunGroup:
         """Return the mean over the domains by seed, for the seeds that have all of them; shares in %."""
         if not domains or not set(domains) <= set(self.domains):
             return pd.Series(dtype=float)
-        numbers = cast("pd.DataFrame", self._numbers[metric])
-        return numbers[list(domains)].mean(axis=1, skipna=False).dropna()
+        means = np.mean([self._numbers[metric, domain] for domain in domains], axis=0)
+        known = ~np.isnan(means)
+        return pd.Series(means[known], index=np.array(self.seeds)[known])
 
     def cell(self, domains: Sequence[str], metric: str = "accuracy", published: float | None = None) -> Cell:
         """Return the mean of a metric over domains and seeds, with its spread over seeds and its runs."""
-        runs = self.frame["run"][self.frame["domain"].isin(domains)]
+        runs = [run for domain, run in self._runs if domain in domains]
         return make_cell(self.average(domains, metric), runs, published)
 
     def find_published(self, table: PublishedTable | None) -> PublishedRow | None:
@@ -398,5 +409,6 @@ def share_seeds(groups: Sequence[RunGroup], domains: Sequence[str] | None = None
 
 
 def _find_complete_seeds(one: RunGroup, domains: Sequence[str]) -> set[int]:
-    known = one.frame[one.frame["domain"].isin(domains)].groupby("seed")["domain"].nunique()
-    return {seed for seed in one.seeds if known.get(seed, 0) == len(set(domains))}
+    found = {pair for pair in zip(one.frame["seed"], one.frame["domain"], strict=True) if pair[1] in domains}
+    known = Counter(seed for seed, _ in found)
+    return {seed for seed in one.seeds if known[seed] == len(set(domains))}
