@@ -1,7 +1,8 @@
 """Record the answers of the frozen and the adapted model, and replay the watch on them.
 
 Thresholds of the watch are chosen on recorded streams: a stream is run once, and every statistic is computed offline.
-Each stream is replayed with 16 choices of the images that are compared, because a watch compares one image in 16.
+Each stream is replayed with 16 choices of the images that are compared, because a watch compares one image in four of
+the first 512, and then one in 16.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lmr.core.functional.losses import entropy
 from lmr.core.registry import create
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.watch.health import Health, Level, advance
+from lmr.watch.pace import EVERY, MORE, YOUNG
 from lmr.watch.settings import Thresholds
 from lmr.watch.signals import Tally, add_images, find_alarms, measure, measure_sureness
 
@@ -38,7 +40,6 @@ examples:
   python -m lab.doubt --domains clean gaussian_noise fog contrast pixelate --balanced --steps 10000"""
 
 METHOD = "lmr(preset='auto')"
-EVERY = 16  # one image in this many is compared while nothing is suspected
 SOON = 500  # images within which a silent failure should be noticed
 
 
@@ -96,7 +97,8 @@ def _record(options: argparse.Namespace, domain: str, dominant: int | None, size
 def replay(recording: Recording, places: Tensor, offset: int, limits: Thresholds) -> dict[Level, list[int]]:
     """Run the watch on recorded images ``places`` [n] in this order, and return when it suspected and when it acted.
 
-    Images ``offset``, ``offset`` + 16 and so on are compared while nothing is suspected. After a reset it starts anew.
+    While nothing is suspected, images ``offset``, ``offset`` + 16 and so on are compared, or + 4 among the first 512.
+    After a reset it starts anew.
     """
     both = (recording.adapted, recording.frozen)
     labels = torch.stack([logits.argmax(1) for logits in both])
@@ -107,7 +109,9 @@ def replay(recording: Recording, places: Tensor, offset: int, limits: Thresholds
     for first in range(0, len(places), recording.batch_size):
         chosen = places[first : first + recording.batch_size]
         if calm := health.level is Level.OK:
-            chosen = chosen[(torch.arange(len(chosen)) + first) % EVERY == offset]
+            numbers = torch.arange(first, first + len(chosen))
+            every = torch.where(numbers < YOUNG, EVERY // MORE, EVERY)
+            chosen = chosen[numbers % every == offset % every]
         if len(chosen):
             tally = add_images(tally, labels[:, chosen], entropies[:, chosen], sureness[chosen], limits.memory)
         alarms = find_alarms(measure(tally, 0, (), None), limits, classes, 0)

@@ -27,7 +27,7 @@ def make_recording(*, spreads: bool) -> Recording:
 def test_doubt_is_noticed_and_acted_on_where_answers_spread() -> None:
     limits = Thresholds()
     found = replay(make_recording(spreads=True), torch.arange(COUNT), 0, limits)
-    assert found[Level.WATCH][0] == 16 * (limits.doubt_least - 1) + 8
+    assert found[Level.WATCH][0] == 4 * limits.doubt_least  # one image in four
     assert found[Level.RESET][0] == found[Level.WATCH][0] + limits.doubt_confirm
     calm = replay(make_recording(spreads=False), torch.arange(COUNT), 0, limits)
     assert calm == {Level.WATCH: [], Level.RESET: []}
@@ -46,7 +46,7 @@ def test_replay_decides_as_the_watch() -> None:
     images = rows[labels] + 0.2 * torch.randn(COUNT, 16, generator=generator)
     clip = lmr.ZeroShot(torch.nn.LayerNorm(16), rows, 10.0)
     plain, watched = (lmr.create("lmr(preset='auto')", clip) for _ in range(2))
-    guarded = lmr.Watched(watched, WatchSettings(every=16, canaries=0))
+    guarded = lmr.Watched(watched, WatchSettings(canaries=0))
     adapted = torch.cat([plain.step(batch).logits for batch in images.split(8)])
     for batch in images.split(8):
         guarded.step(batch)

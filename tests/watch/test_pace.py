@@ -16,7 +16,7 @@ from lmr.watch import canaries as canaries_file
 from lmr.watch import pace as module
 from lmr.watch.canaries import Canaries, collect
 from lmr.watch.health import Level
-from lmr.watch.pace import Pace, find_pace, measure_step
+from lmr.watch.pace import YOUNG, Pace, find_pace, measure_step
 from lmr.watch.settings import Thresholds, WatchSettings
 
 NEVER = Thresholds(concentration=0, entropy=0, canary_agreement=0, canary_fall=9, drift=1e9)
@@ -100,7 +100,7 @@ def test_method_whose_passes_cannot_be_counted_is_assumed_to_need_one(monkeypatc
     ],
 )
 def test_counted_passes_are_within_4_percent(spec: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images that the encoder sees outside of the steps of the method, from one check of the canaries to the next."""
+    """Images that the encoder sees outside of the steps of an older stream, between two checks of the canaries."""
     tower, clip = make_clip()
     method = lmr.create(spec, clip)
     watched = lmr.Watched(method, WatchSettings(canaries=8, thresholds=NEVER))
@@ -115,7 +115,7 @@ def test_counted_passes_are_within_4_percent(spec: str, size: int, monkeypatch: 
 
     canaries = collect(Canaries(), torch.cat(images), clip(torch.cat(images)).detach(), 8)
     assert len(canaries.labels) == 8
-    watched.watches[0] = dataclasses.replace(watched.watches[0], canaries=canaries)
+    watched.watches[0] = dataclasses.replace(watched.watches[0], canaries=canaries, images=YOUNG)
     monkeypatch.setattr(method, "step", count)
     tower.seen = 0
     monkeypatch.setattr(canaries_file, "STEPS", 40)  # which makes checks more frequent

@@ -126,7 +126,7 @@ LOW = 0.2 * math.log(100) / math.log(1000)
         ({"not_finite": 3}, "not finite"),
         ({"concentration": 0.49, "top_share": 0.26}, "concentration"),
         ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001, "concentration": 0.89}, "entropy"),
-        ({"entropy": 1.51, "frozen_entropy": 1.5, "compared": 16, **SURE}, "doubt"),
+        ({"entropy": 1.51, "frozen_entropy": 1.5, "compared": 32, **SURE}, "doubt"),
         ({"canaries": 0.79, "concentration": 0.89}, "canaries"),
         ({"canary_fall": 0.2, "concentration": 0.89}, "canaries"),
         ({"drift": 0.31, "steps": 1000}, "drift"),
@@ -164,7 +164,7 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         {"entropy": 9.0, **SURE, "sure_agreement": 0.84},  # the adapted model gives up its sure answers
         {"entropy": 1.0, **SURE},  # the adapted one is as sure
         {"entropy": 9.0, **SURE, "concentration": 0.89},  # and its answers are narrower
-        {"entropy": 9.0, **SURE, "compared": 15},
+        {"entropy": 9.0, **SURE, "compared": 31},
         {"drift": 0.74, "steps": 9000},  # and moves
         {"concentration": 0.1, "top_share": 0.9, "compared": 27},
         {"agreement": 0.0},

@@ -18,6 +18,7 @@ from few_views import create
 from lmr.core.card import Tower
 from lmr.core.streams import Streams
 from lmr.watch.health import Action, Health, Level
+from lmr.watch.pace import YOUNG
 from lmr.watch.settings import Thresholds, WatchSettings
 from lmr.watch.signals import Tally
 from lmr.watch.stream_watch import StreamWatch
@@ -714,7 +715,7 @@ def test_steps_are_counted_from_the_start_of_the_state() -> None:
 # The settings.
 
 
-def test_one_image_in_sixteen_is_compared_while_nothing_is_suspected() -> None:
+def test_one_image_in_four_is_compared_at_first_and_then_one_in_sixteen() -> None:
     clip = small_world.make_classifier()
     encoded = []
     clip.encoder.register_forward_pre_hook(lambda _, given: encoded.append(len(given[0])))
@@ -722,12 +723,12 @@ def test_one_image_in_sixteen_is_compared_while_nothing_is_suspected() -> None:
     counts = []
     for method in (plain, watched):
         encoded.clear()
-        for batch in range(12):
-            method.step(small_world.make_images(batch))
+        for batch in range(76):
+            method.step(small_world.make_images(batch % 12))
         counts.append(sum(encoded))
-    assert counts[1] - counts[0] == 12 * 8 / 16
-    assert watched.signals().compared == 6
-    assert watched.every == 16
+    assert watched.health == [Level.OK]
+    assert counts[1] - counts[0] == watched.signals().compared == YOUNG / 4 + (76 * 8 - YOUNG) / 16
+    assert (watched.every, watched.every_young) == (16, 4)
 
 
 @pytest.mark.parametrize(
@@ -735,9 +736,9 @@ def test_one_image_in_sixteen_is_compared_while_nothing_is_suspected() -> None:
 )
 def test_fewer_images_are_compared_where_a_step_is_one_forward(spec: str, every: int) -> None:
     method = lmr.create(spec, small_world.make_classifier())
-    for given, expected in ((None, every), (4, 4)):
+    for given, expected in ((None, every // 4), (4, 4)):
         watched = lmr.Watched(method, WatchSettings(every=given, canaries=0))
-        assert watched.every == expected
+        assert (watched.every, watched.every_young) == (given or every, expected)
         for batch in range(8):
             watched.step(small_world.make_images(batch))
         assert watched.signals().compared == 64 / expected
@@ -791,21 +792,28 @@ def list_watches(level: Level = Level.OK, images: int = 0) -> list[StreamWatch]:
 
 
 def test_one_image_in_every_few_is_compared_by_its_number_in_the_stream() -> None:
-    first, second = split_batch(BATCH, list_watches(images=2), 3)
+    first, second = split_batch(BATCH, list_watches(images=2), 3, 3)
     assert (first.stream, first.places, first.compared) == (0, [0, 2, 3, 5], [2])  # numbers 2 to 5: the third image
     assert (second.stream, second.places, second.compared) == (2, [1, 4], [1])
 
 
+def test_more_of_the_first_images_are_compared() -> None:
+    first, second = split_batch(BATCH, list_watches(images=YOUNG - 3), 100, 2)
+    assert first.compared == [2]  # numbers 509 to 512: of the last, one in 100
+    assert second.compared == [1]
+    assert split_batch(BATCH, list_watches(images=YOUNG - 3), 4, 100)[0].compared == [5]
+
+
 def test_all_images_of_a_suspected_stream_are_compared_and_none_of_one_in_quarantine() -> None:
-    assert split_batch(BATCH, list_watches(Level.WATCH), 3)[0].compared == [0, 2, 3, 5]
-    assert split_batch(BATCH, list_watches(Level.PAUSED), 3)[0].compared == [0, 5]
-    assert split_batch(BATCH, list_watches(Level.QUARANTINED), 3)[0].compared == []
-    assert [part.compared for part in split_batch(BATCH, list_watches(Level.WATCH), 0)] == [[], []]
+    assert split_batch(BATCH, list_watches(Level.WATCH), 3, 3)[0].compared == [0, 2, 3, 5]
+    assert split_batch(BATCH, list_watches(Level.PAUSED), 3, 3)[0].compared == [0, 5]
+    assert split_batch(BATCH, list_watches(Level.QUARANTINED), 3, 3)[0].compared == []
+    assert [part.compared for part in split_batch(BATCH, list_watches(Level.WATCH), 0, 0)] == [[], []]
 
 
 def test_info_is_of_the_streams_in_the_batch() -> None:
     watches = list_watches(Level.WATCH)
-    parts = split_batch(BATCH, watches, 3)
+    parts = split_batch(BATCH, watches, 3, 3)
     frozen = {place: torch.tensor([0.0, 1.0]) for part in parts for place in part.compared}
     info = describe_batch(parts, watches, [], frozen)
     assert info["health"] == {0: "watch", 2: "ok"}

@@ -12,6 +12,8 @@ from lmr.core.passes import Passes, count_passes
 MOST = 0.04  # of the cost of a step, for comparisons and canaries together
 COMPARISON = 1 / 32  # of it, for comparisons
 EVERY = 16  # at most one image in 16 is compared: more would add little
+YOUNG = 512  # images of a new stream of which more are compared: nothing is known of it yet
+MORE = 4  # times as many of these
 SPACING = 20  # images of the stream for each canary that is checked, at least
 
 

@@ -36,7 +36,7 @@ class Thresholds:
     doubt: float = 1.01  # mean entropy: adapted over frozen, above this ...
     doubt_sureness: float = 0.42  # ... while the mean sureness of the frozen model is above this, of few classes, ...
     doubt_agreement: float = 0.85  # ... and the share of its sure answers that the adapted model gives, above this
-    doubt_least: int = 16  # compared images before doubt is judged: one in 16 of the first 256
+    doubt_least: int = 32  # compared images before doubt is judged: one in four of the first 128
     doubt_confirm: int = 192  # images compared under suspicion before doubt is acted on
     canary_agreement: float = 0.8  # agreement with the frozen model on the canaries, below this, ...
     canary_fall: float = 0.02  # or the mean of the last five points this far below the mean of the five before
@@ -74,7 +74,8 @@ class WatchSettings:
     """
 
     mode: Mode = "on"
-    every: int | None = None  # one image in this many is compared while nothing is suspected; None: by the step's cost
+    every: int | None = None  # one image in this many is compared while nothing is suspected; None: by the step's cost,
+    # and four times as many of the first 512 images
     signals: bool = True  # False: nothing is compared
     reset_every: int = 0  # steps of a stream that is not paused after which it is reset; 0: never
     canaries: int = 32  # of each stream, at most

@@ -29,7 +29,7 @@ from lmr.core.state import Saved
 from lmr.core.streams import StreamIds, Streams, choose_rows
 from lmr.watch.canaries import KEPT, Canaries, collect, count_room, is_due, keep_first, note_check
 from lmr.watch.health import Action, Health, Level, advance, enter
-from lmr.watch.pace import Pace, find_pace
+from lmr.watch.pace import MORE, YOUNG, Pace, find_pace
 from lmr.watch.settings import WatchSettings
 from lmr.watch.signals import Alarm, Signals, Tally, add_images, find_alarms, measure_sureness
 from lmr.watch.stream_watch import HealthEvent, Snapshot, StreamWatch, Undo, add_snapshot, find_snapshot, is_same
@@ -87,7 +87,7 @@ class Watched(Saved):
         with self._session():
             checked, batch = self.method._check(images, streams)
             first = self._choose_first(checked)
-            parts = split_batch(batch, self.watches, self.every)
+            parts = split_batch(batch, self.watches, self.every, self.every_young)
             frozen = self._answer_frozen(first, parts)
             parts = [replace(part, watch=self._check_canaries(part)) for part in parts]
             answer = self._answer(checked, batch, parts, frozen)  # the last call that can fail; no state changed before
@@ -170,6 +170,11 @@ class Watched(Saved):
     def every(self) -> int:
         """One image in this many is compared while nothing is suspected; 0 if none is."""
         return (self.settings.every or self.pace.every) if self.settings.signals else 0
+
+    @property
+    def every_young(self) -> int:
+        """The same for the first images of a stream: a quarter of ``every``, unless the settings give ``every``."""
+        return self.every if self.settings.every else -(-self.every // MORE)
 
     @cached_property
     def pace(self) -> Pace:
@@ -520,10 +525,11 @@ class StreamPart:
     watch: StreamWatch
 
 
-def split_batch(batch: Streams, watches: Sequence[StreamWatch], every: int) -> list[StreamPart]:
+def split_batch(batch: Streams, watches: Sequence[StreamWatch], every: int, every_young: int) -> list[StreamPart]:
     """Return the part of each stream; one image in ``every`` of a calm stream is compared (0: none of any stream).
 
-    The choice depends only on the number of an image in its stream and on the level of the stream.
+    Of the first 512 images of a stream it is one in ``every_young``. The choice depends only on the number of an image
+    in its stream and on the level of the stream.
     """
     places: list[list[int]] = [[] for _ in range(batch.count)]
     for place, k in enumerate(batch.index.tolist()):
@@ -534,7 +540,8 @@ def split_batch(batch: Streams, watches: Sequence[StreamWatch], every: int) -> l
         level = watch.health.level
         if every and level is not Level.QUARANTINED:
             calm = level in (Level.OK, Level.PAUSED)
-            compared = [place for n, place in enumerate(own, watch.images) if not calm or n % every == 0]
+            numbered = enumerate(own, watch.images)
+            compared = [at for n, at in numbered if not calm or n % (every_young if n < YOUNG else every) == 0]
         parts.append(StreamPart(stream, own, compared, watch))
     return parts
 
