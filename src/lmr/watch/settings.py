@@ -42,7 +42,7 @@ class Thresholds:
     canary_fall: float = 0.02  # or the mean of the last five points this far below the mean of the five before
     drift: float = 0.25  # distance of the norms from their start, relative to its length, above this in 1,000 steps
     memory: int = 64  # compared images over which the averages forget
-    least: int = 28  # compared images before averages are judged: one in 16 of the first 448
+    least: int = 28  # compared images before averages are judged: one in four of the first 112
     confirm: int = 256  # images compared under suspicion before an action: four times the memory
     quiet: int = 64  # steps without alarm that end a suspicion, and that precede a snapshot
     rest: int = 64  # steps answered without adapting after a rollback
