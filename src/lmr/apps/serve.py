@@ -31,9 +31,9 @@ from lmr.service.mqtt import MqttAddress, MqttPublisher
 from lmr.service.network import is_loopback, read_token_file
 from lmr.service.settings import ServiceSettings
 from lmr.service.store import addresses
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.sql_store import OtherIdentity
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.store_interface import StateStore
 from lmr.watch.settings import WatchSettings
 from lmr.watch.watched import Watched
 

@@ -23,7 +23,7 @@ from lmr.service.engine.records import DELETED, StreamRecord
 from lmr.service.engine.requests import Refused, StepAnswer, StepRequest, StoreFailed, StreamMoved
 from lmr.service.engine.status import ServiceEvent
 from lmr.service.settings import ServiceSettings
-from lmr.service.store.store_interface import StateStore
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.stored_types import KeptAnswer, StoreError, Transaction
 
 MOST_COMMITS = 2  # unfinished commits at which the next batch has to wait

@@ -45,9 +45,9 @@ from lmr.service.engine.scheduler import Scheduler
 from lmr.service.engine.status import Changes, EngineState, Overview, ServiceEvent, StreamDetail, StreamStatus
 from lmr.service.engine.worker import Worker
 from lmr.service.settings import ServiceSettings
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.sql_store import CLASSES
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import StoreError, Transaction
 
 FOLLOW = 1.0  # seconds for which the events of other engines are awaited

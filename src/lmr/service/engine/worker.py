@@ -35,8 +35,8 @@ from lmr.service.engine.requests import (
 from lmr.service.engine.residents import Resident, Residents
 from lmr.service.engine.status import ACTION_MESSAGES, describe_health
 from lmr.service.settings import ServiceSettings
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.sql_store import MOST_STEPS
-from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import Claim, DamagedText, KeptAnswer, StoreError, StreamChange, Transaction
 
 POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
