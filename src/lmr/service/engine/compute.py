@@ -102,10 +102,10 @@ class Compute:
     def copy(self, rows: Sequence[int]) -> list[Callable[[], None]]:
         """Return for each row a function that restores its present state."""
         state = self._inner.state_dict(rows) if rows else {}
-        return [partial(self._restore, row, place, state, self._find_watch(row)) for place, row in enumerate(rows)]
-
-    def _find_watch(self, row: int) -> StreamWatch | None:
-        return self._watched.watches[row] if self._watched else None
+        return [
+            partial(self._restore, row, place, state, self._watched.watches[row] if self._watched else None)
+            for place, row in enumerate(rows)
+        ]
 
     def _restore(self, row: int, place: int, state: Mapping[str, Any], watch: StreamWatch | None) -> None:
         own = {key: value[place : place + 1] for key, value in state["tensors"].items()}
@@ -127,14 +127,8 @@ class Compute:
             return
         if self._watched is None:
             raise CannotDo(f"The action {action!r} needs a watch; start the service with --watch on.")
-        actions: dict[StreamAction, Callable[[int], None]] = {
-            "rollback": self._watched.rollback,
-            "pause": self._watched.pause,
-            "resume": self._watched.resume,
-            "undo": self._watched.undo,
-        }
         try:
-            actions[action](row)
+            getattr(self._watched, action)(row)  # rollback, pause, resume or undo
         except LmrError as error:
             raise CannotDo(_REASONS.get(action, str(error))) from error
 
