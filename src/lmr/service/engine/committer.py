@@ -258,10 +258,8 @@ class Committer:
     def _publish_stored(self, streams: set[str]) -> None:
         """Publish the stored records of streams whose published record was rolled back."""
         for record in [record for stream, record in self._log.records.items() if stream in streams]:
-            found = self._store.read_record(record.stream)
-            gone = StreamRecord(record.stream, health=DELETED)
-            stored = gone if found is None else StreamRecord.read(record.stream, found)
-            self._log.publish([], [(record.health, stored)])
+            stored = self._store.read_record(record.stream)
+            self._log.publish([], [(record.health, StreamRecord.read(record.stream, stored))])
 
     def _try_store(self) -> None:
         """Let the service adapt again if the store takes as many bytes as it refused."""

@@ -219,9 +219,8 @@ class Engine:
             with self._changed:
                 record = None if self._store.shared else self._log.records.get(stream)
             if record is None:
-                stored = self._store.read_record(stream)
-                record = None if stored is None else StreamRecord.read(stream, stored)
-            if record is None or record.health == DELETED:
+                record = StreamRecord.read(stream, self._store.read_record(stream))
+            if record.health == DELETED:
                 raise UnknownStream(f"There is no stream {stream!r}.")
             notes = [StepNote.from_json(text) for text in self._store.read_steps(stream)]
             answers = [
@@ -298,8 +297,7 @@ class Engine:
         for stored in self._store.follow(seconds):
             event = ServiceEvent.from_json(stored.content)
             found = self._store.read_record(event.stream) if event.stream else None
-            record = StreamRecord(event.stream, health=DELETED)
-            record = record if found is None else StreamRecord.read(event.stream, found)
+            record = StreamRecord.read(event.stream, found)
             with self._changed:  # numbers of another engine may be those of other events here
                 event = replace(event, number=self._log.take_number(), replica=stored.replica)
                 self._log.publish([event], [(event.before, record)] if event.stream else [])
