@@ -385,7 +385,7 @@ class Engine:
                 found = self._store.read_answer(request.stream, request.key)
                 if found is not None:
                     return replay(request, found)
-            self._add(request.stream, request, future, len(request.images), request.deadline)
+            self._add(request.stream, request, future)
             queued = True
             return None
         finally:
@@ -405,14 +405,8 @@ class Engine:
             future.set_exception(error)
         return future
 
-    def _add(
-        self,
-        stream: str,
-        task: StepRequest | StreamTask,
-        future: Future[Any],
-        images: int = 0,
-        deadline: float | None = None,
-    ) -> None:
+    def _add(self, stream: str, task: StepRequest | StreamTask, future: Future[Any]) -> None:
+        images, deadline = (len(task.images), task.deadline) if isinstance(task, StepRequest) else (0, None)
         with self._changed:
             self._check_ready()
             now = self.clock()
