@@ -225,17 +225,13 @@ def choose_threads(given: int | None, backbone: Backbone) -> int:
 def open_store(address: str, method: Method, watch: WatchSettings | None) -> StateStore | None:
     """Return the store at an address, for the states of a method; None for no store."""
     try:
-        return addresses.open_store(address, describe_states(method, watch))
+        # The state of a watch is a part of the stored states.
+        return addresses.open_store(address, describe_identity(method) | {"watch": "off" if watch is None else "on"})
     except OtherIdentity as error:
         if error.name != METHOD:
             raise
         what = f"The store {addresses.describe_store(address)!r}"
         raise LmrError(explain_other_method(error.stored, method, what, "--store")) from error
-
-
-def describe_states(method: Method, watch: WatchSettings | None) -> dict[str, str]:
-    """Return the identity of states, for a store; the state of a watch is a part of it."""
-    return describe_identity(method) | {"watch": "off" if watch is None else "on"}
 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:

@@ -186,7 +186,7 @@ async def infer(
         return _read_step(body, head_length, service)
 
     before = service.engine.names
-    step, answer = await service.parts.steps.run(request, read, key, timeout_ms)
+    step, answer = await service.steps.run(request, read, key, timeout_ms)
     return _write_answer(_find_columns(answer, service.engine.names, before), model, step, answer)
 
 
@@ -196,7 +196,7 @@ def find_inference_name(model: str) -> str:
 
 
 def _check_model(service: LiveService, model: str, version: str) -> None:
-    own = find_inference_name(service.parts.model)
+    own = find_inference_name(service.loaded.model)
     if (model, version) != (own, VERSION):
         message = f"There is no model {model!r} of version {version!r}; there is {own!r} of version {VERSION!r}."
         raise HttpProblem(404, "unknown_model", message)
