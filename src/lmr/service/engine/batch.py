@@ -116,11 +116,6 @@ class Batch:
         self.events.append(event)
         self.transaction.events.append(event.store())
 
-    def wait_for_store(self) -> None:
-        """Send nothing before the store has confirmed that this engine still serves the streams."""
-        for job in self.jobs:
-            job.early = False
-
     def report(self, commit_seconds: float | None) -> BatchReport:
         """Return the measurements."""
         return BatchReport(self.images, len(self.jobs), self.steps, self.seconds, commit_seconds)

@@ -82,7 +82,7 @@ class Compute:
                 RowAnswer(
                     *own,
                     row not in resting and bool(facts.get("stepped", True)),
-                    {key: _make_finite(facts[key]) for key in FACTS if key in facts},
+                    {key: float(facts[key]) if math.isfinite(facts[key]) else None for key in FACTS if key in facts},
                     dict(info.get("compared", {}).get(row, [])),
                     [event for event in info.get("events", []) if event["stream"] == row],
                 )
@@ -177,7 +177,3 @@ def _split_answer(answer: Prediction, inputs: Inputs) -> list[tuple[Tensor, Tens
     unknown = torch.zeros(len(answer.logits), dtype=torch.bool) if answer.unknown is None else answer.unknown
     logits, known, none = (_split(values.cpu(), inputs) for values in (answer.logits, answer.known, unknown))
     return list(zip(logits, known, none, strict=True))
-
-
-def _make_finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

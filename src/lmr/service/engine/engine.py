@@ -264,7 +264,7 @@ class Engine:
             by_health = {health: count for health, count in self._log.by_health.items() if count}
             rates: dict[str, Any] = self._delivery.rates.describe(self.clock())
             return Overview(
-                state=self._find_state(),
+                state="degraded" if self._phase == "ready" and self._committer.failure else self._phase,
                 reason=self._committer.failure,
                 streams=sum(by_health.values()),
                 resident=len(self._worker.residents),
@@ -523,9 +523,6 @@ class Engine:
         with self._changed:
             waiting = self._scheduler.count(record.stream)
             return record.describe(record.stream in self._worker.residents, waiting)
-
-    def _find_state(self) -> EngineState:
-        return "degraded" if self._phase == "ready" and self._committer.failure else self._phase
 
     def _is_idle(self) -> bool:
         return not (self._scheduler.requests or self._computing) and self._committer.is_idle

@@ -126,7 +126,8 @@ class Worker:
         if self.store.shared and batch.adapt:
             found = {job.stream: self.residents.get(job.stream) for job in batch.jobs}
             batch.transaction.epochs |= {stream: one.epoch for stream, one in found.items() if one is not None}
-            batch.wait_for_store()
+            for job in batch.jobs:  # the store confirms first that this engine still serves the streams
+                job.early = False
 
     def pack(self, transaction: Transaction) -> None:
         """Add the states of all streams that changed since they were last packed."""
