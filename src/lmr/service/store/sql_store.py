@@ -83,6 +83,10 @@ class SqlStore(abc.ABC):
     # A database.
 
     @abc.abstractmethod
+    def close(self) -> None:
+        """Close the store."""
+
+    @abc.abstractmethod
     def _read(self, query: str, *values: Any) -> list[Any]:
         """Return the rows of a query, as they were committed."""
 
