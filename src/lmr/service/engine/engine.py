@@ -130,19 +130,16 @@ class Engine:
 
         A request with a known key is not refused: its answer is stored, or is being computed.
         """
-        with self._changed:
-            self._check_ready()
-            if key is not None and (stream, key) in self._delivery.keys:
-                return
-            try:
-                self._scheduler.check_room(stream, 1)
-                return
-            except QueueFull as error:
-                refusal = error
-        with contextlib.suppress(StoreError):  # the queue is full, whether the store can be read or not
-            if key is not None and not self._store.shared and self._store.read_answer(stream, key) is not None:
-                return
-        raise refusal
+        try:
+            with self._changed:
+                self._check_ready()
+                if key is None or (stream, key) not in self._delivery.keys:
+                    self._scheduler.check_room(stream, 1)
+        except QueueFull:
+            with contextlib.suppress(StoreError):  # the queue is full, whether the store can be read or not
+                if key is not None and not self._store.shared and self._store.read_answer(stream, key) is not None:
+                    return
+            raise
 
     def drop(self, future: Future[StepAnswer]) -> bool:
         """Drop the request of a client that disconnected; return False if its batch was formed already."""

@@ -318,11 +318,12 @@ class Worker:
         given = self._make_answer(job, turn.record, answer, batch, saved=self._at_once)
         record = batch.stamp(note_answers(turn.record, given.answers))
         quiet = resident.record.adapting == record.adapting == QUIET and record.adapts
-        note = self._make_note(request, record, answer, quiet)
+        note = self._make_note(request, record, given, quiet)
         notes = {note.seq: note}
         for seq, frozen in turn.earlier.items():
             if (found := self._find_note(resident, seq)) is not None:
-                notes[seq] = replace(found, frozen=found.frozen | self._name_frozen(frozen))
+                named = {place: self.names[kind] for place, kind in frozen.items()}
+                notes[seq] = replace(found, frozen=found.frozen | named)
         texts = {seq: one.to_json() for seq, one in notes.items()}
         change = StreamChange(record.store(), steps=texts, answers=self._keep_answer(request, given))
         messages = [describe_health(event) for event in answer.events]
@@ -374,14 +375,11 @@ class Worker:
     def _name_top(self, logits: Tensor, count: int) -> list[tuple[tuple[str, float], ...]]:
         return [tuple((self.names[kind], share) for kind, share in best) for best in list_top(logits, count)]
 
-    def _name_frozen(self, frozen: Mapping[int, int]) -> dict[int, str]:
-        return {place: self.names[kind] for place, kind in frozen.items()}
-
-    def _make_note(self, request: StepRequest, record: StreamRecord, answer: RowAnswer, quiet: bool) -> StepNote:
-        tops = zip(self._name_top(answer.logits, 1), answer.unknown.tolist(), strict=True)
-        best = tuple((None if none else one[0][0], one[0][1]) if one else (None, 0.0) for one, none in tops)
+    def _make_note(self, request: StepRequest, record: StreamRecord, answer: StepAnswer, quiet: bool) -> StepNote:
+        given = [answer.answers[place] for place in request.places]
+        best = tuple((one.label, one.probability or 0.0) for one in given)
+        frozen = {k: one.frozen for k, one in enumerate(given) if one.frozen is not None}
         point = {"seq": record.seq, **{key: record.signals.get(key) for key in POINT}, **record.measure_shares()}
-        frozen = self._name_frozen(answer.frozen)
         return StepNote(record.seq, request.sent, tuple(request.places), best, frozen, point, quiet=quiet)
 
     def _keep_answer(self, request: StepRequest, answer: StepAnswer) -> list[KeptAnswer]:
