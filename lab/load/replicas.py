@@ -13,7 +13,7 @@ from lab.load.bench import LoadBench, LoadResult, judge
 from lab.load.cameras import SteadyCameras
 from lab.load.child_service import ChildService
 from lab.load.inputs import draw_image, find_pocket
-from lab.load.kill import LONGEST_LIFE, NEAR
+from lab.load.kill import LONGEST_LIFE, kill_replicas
 from lab.load.postgres_server import run_database
 from lab.load.senders import ClientStats, find_percentile, run_senders
 from lmr.core.errors import LmrError
@@ -22,7 +22,6 @@ from lmr.service.engine.requests import ServiceAnswer
 
 KILLS = 20
 REPLICAS, CAMERAS = 3, 16
-NEAR_ANSWER = 1e-4  # probabilities
 REPLICA = "ray::ServeReplica:lmr"  # the title of a process of Ray
 START_SECONDS = 300.0  # for a replica to be replaced
 BLOCK = 50  # requests to one service before the other has its turn
@@ -31,49 +30,27 @@ _ON_RAY = ["--ray", "--replica-cpus", "0.5"]  # so that three replicas fit on tw
 
 def measure_replicas(bench: LoadBench) -> LoadResult:
     """Kill random replicas while cameras send, and twice the database."""
-    model, kills, chance = find_pocket(), bench.count(min(bench.kills, KILLS), 1), random.Random(bench.seed)
-    replicas, count = bench.count(REPLICAS, 2), bench.count(CAMERAS, 4)
+    model, replicas, count = find_pocket(), bench.count(REPLICAS, 2), bench.count(CAMERAS, 4)
     options = [*model.options, *_ON_RAY, "--replicas", str(replicas)]
     with contextlib.ExitStack() as stack:
         database = stack.enter_context(run_database())
         service = stack.enter_context(ChildService([*options, "--store", database.url], bench.folder))
         service.wait_for_log("serving at")  # a start of Serve in which a replica dies has failed
         cameras = stack.enter_context(SteadyCameras(service.url, model, count))
-        spec, watched = service.read_spec()
-        began, crashes = time.monotonic(), 0
-        for kill in range(kills):
-            cameras.wait_for_answer()
-            if kill in (kills // 3, 2 * kills // 3):
-                database.stop("immediate")
-                database.start()
-                crashes += 1
-                cameras.wait_for_answer()
+
+        def kill_one(chance: random.Random) -> None:
             kill_replica(service.pid, replicas, chance)
-            bench.report(f"{kill + 1} of {kills} replicas killed, {cameras.acknowledged} requests acknowledged")
-        cameras.wait_for_answer()
-        lasted = time.monotonic() - began
-        wrong = cameras.finish()
-        gap = cameras.compare(spec, watched)
+
+        kills = bench.count(min(bench.kills, KILLS), 1)
+        found = kill_replicas(bench, kills, cameras, database, service, kill_one)
         code, seconds = service.terminate()
-    figures = {
-        "kills": kills, "database_kills": crashes, "seconds": lasted, "acknowledged": cameras.acknowledged,
-        "answered_from_a_key": cameras.replayed, "wrong": wrong[:10], "state_gap": gap.state,
-        "probability_gap": gap.probability, "other_labels": gap.labels, "exit_code": code, "seconds_to_end": seconds,
-    }  # fmt: skip
-    return LoadResult(
+    return found.make_result(
         "replicas on Ray",
-        f"pocket, {count} cameras, Ray Serve, {replicas} replicas for {lasted:.0f} s; {kills} replicas and "
-        f"{crashes} times the database killed",
-        "every acknowledged request is there, a retry is applied once, answers are those of solo runs (1e-4)",
-        f"{cameras.acknowledged} requests acknowledged, {cameras.replayed} of them from a kept answer, {len(wrong)} "
-        f"wrong; {gap.labels} labels differ from solo runs, probabilities within {gap.probability:.0e}, states within "
-        f"{gap.state:.0e}; ended with code {code} after {seconds:.0f} s",
-        judge(
-            not wrong, gap.state <= NEAR, gap.probability <= NEAR_ANSWER, gap.labels == 0, cameras.acknowledged > 0,
-            code == 0,
-        ),
-        figures,
-    )  # fmt: skip
+        f"Ray Serve, {replicas} replicas",
+        f"ended with code {code} after {seconds:.0f} s",
+        {"exit_code": code, "seconds_to_end": seconds},
+        code == 0,
+    )
 
 
 def kill_replica(root: int, replicas: int, chance: random.Random) -> None:

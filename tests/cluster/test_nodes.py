@@ -23,7 +23,7 @@ from lmr.cluster.nodes import (
 
 
 def make_node(name: str = "b", clock: float = 0.0, **versions: str) -> Node:
-    return Node("id", name, 2, 8_000_000_000, list_versions() | versions, clock)
+    return Node(name, 2, 8_000_000_000, list_versions() | versions, clock)
 
 
 def make_ray(said: object) -> Any:
@@ -115,7 +115,7 @@ def test_node_that_does_not_answer_is_told_by_its_cause(error: str, message: str
 
 
 def test_threads_are_those_of_the_smallest_node_unless_the_model_is_small() -> None:
-    machines = [Node(name, name, cores, 0, {}, 0.0) for name, cores in (("a", 8), ("b", 4))]
+    machines = [Node(name, cores, 0, {}, 0.0) for name, cores in (("a", 8), ("b", 4))]
     assert (choose_threads(True, machines), count_places(machines, 1)) == (1, 12)
     assert (choose_threads(False, machines), count_places(machines, 4)) == (4, 3)
     assert describe_nodes(machines, 4) == [

@@ -128,7 +128,7 @@ def connect(*given: object) -> Iterator[None]:
 
 
 def test_nodes_with_other_versions_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node("id", "old", 2, 0, list_versions() | {"torch": "0"}, 0.0)
+    node = Node("old", 2, 0, list_versions() | {"torch": "0"}, 0.0)
     monkeypatch.setattr(module, "connect", connect)
     monkeypatch.setattr(module, "import_serve", lambda: None)
     monkeypatch.setattr(module, "find_nodes", lambda ray: [node])

@@ -17,8 +17,8 @@ from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.requests import StepAnswer, StepRequest
 from lmr.service.settings import ServiceSettings
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import Refusals, StoreError, Transaction
 from lmr.watch.settings import Thresholds, WatchSettings
 

@@ -31,9 +31,9 @@ from lmr.service.mqtt import MqttAddress, MqttPublisher
 from lmr.service.network import is_loopback, read_token_file
 from lmr.service.settings import ServiceSettings
 from lmr.service.store import addresses
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.sql_store import OtherIdentity
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.store_interface import StateStore
 from lmr.watch.settings import WatchSettings
 from lmr.watch.watched import Watched
 
@@ -225,17 +225,13 @@ def choose_threads(given: int | None, backbone: Backbone) -> int:
 def open_store(address: str, method: Method, watch: WatchSettings | None) -> StateStore | None:
     """Return the store at an address, for the states of a method; None for no store."""
     try:
-        return addresses.open_store(address, describe_states(method, watch))
+        # The state of a watch is a part of the stored states.
+        return addresses.open_store(address, describe_identity(method) | {"watch": "off" if watch is None else "on"})
     except OtherIdentity as error:
         if error.name != METHOD:
             raise
         what = f"The store {addresses.describe_store(address)!r}"
         raise LmrError(explain_other_method(error.stored, method, what, "--store")) from error
-
-
-def describe_states(method: Method, watch: WatchSettings | None) -> dict[str, str]:
-    """Return the identity of states, for a store; the state of a watch is a part of it."""
-    return describe_identity(method) | {"watch": "off" if watch is None else "on"}
 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:

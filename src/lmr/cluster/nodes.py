@@ -28,8 +28,7 @@ PACKAGES = {"torch": "torch", "numpy": "numpy", "Pillow": "PIL", "OpenCV": "cv2"
 class Node:
     """A machine of the cluster, with what its rows would carry."""
 
-    key: str  # Ray's id of the node
-    name: str  # host name, and the end of the key where several nodes share a host
+    name: str  # host name, and the beginning of Ray's id of the node where there are several
     cores: int
     memory: float  # bytes that Ray gives to its processes
     versions: Mapping[str, str]
@@ -113,7 +112,7 @@ def find_nodes(ray: Any) -> list[Node]:
         ahead = said["time"] - min(max(said["time"], sent), received)  # 0 if it lies between asking and hearing
         name = f"{said['host']}/{node['NodeID'][:4]}" if len(alive) > 1 else said["host"]
         cores, memory = int(node["Resources"]["CPU"]), node["Resources"].get("memory", 0.0)
-        nodes.append(Node(node["NodeID"], name, cores, memory, said["versions"], ahead))
+        nodes.append(Node(name, cores, memory, said["versions"], ahead))
     if not nodes:
         raise LmrError("The Ray cluster has no node with a free core; start one with 'ray start'.")
     return nodes

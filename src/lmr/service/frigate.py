@@ -14,7 +14,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -22,7 +22,7 @@ import httpx
 from lmr.core.errors import LmrError
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError, TokenRefused
-from lmr.service.mqtt import MqttAddress
+from lmr.service.mqtt import MqttAddress, Report
 from lmr.service.network import read_token_file
 from lmr.service.settings import FrigateOptions
 
@@ -33,7 +33,6 @@ _SECONDS = 10.0  # for a request to Frigate
 _LONGEST = 100  # characters of a sub-label
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of an object, which is a part of addresses
 _CAMERA = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")  # of a camera, which names a stream
-Report = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,9 @@ class TrackedObject:
         try:
             after = json.loads(payload)["after"]
             found = after["id"], after["camera"], after["label"]
-            snapshot, wanted = after.get("snapshot"), bool(after.get("has_snapshot", True))
-            wanted = wanted and not after.get("false_positive")
-            time = snapshot["frame_time"] if isinstance(snapshot, dict) else after["frame_time"]
-            time = float(time)
+            snapshot = after.get("snapshot")
+            wanted = after.get("has_snapshot", True) and not after.get("false_positive")
+            time = float(snapshot["frame_time"] if isinstance(snapshot, dict) else after["frame_time"])
         except (KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise ValueError("it lacks a field") from error
         if not all(isinstance(text, str) for text in found):
@@ -77,14 +75,10 @@ class FrigateSummary:
     bad: int = 0  # messages that could not be read
 
     def __str__(self) -> str:
-        names = {
-            "written": "sub-labels written",
-            "unsure": "answers unknown or unsure",
-            "failed": "objects failed",
-            "dropped": "dropped",
-            "bad": "messages unreadable",
-        }
-        return ", ".join(f"{getattr(self, item.name)} {names[item.name]}" for item in fields(self))
+        return (
+            f"{self.written} sub-labels written, {self.unsure} answers unknown or unsure, {self.failed} objects "
+            f"failed, {self.dropped} dropped, {self.bad} messages unreadable"
+        )
 
 
 class FrigateBridge:
@@ -101,12 +95,8 @@ class FrigateBridge:
         self._address = MqttAddress.read(options.mqtt)
         self._topic = f"{self._address.prefix or 'frigate'}/events"
         self._frigate = httpx.Client(base_url=read_address(options.frigate), timeout=_SECONDS)
-        self._broker = self._address.make_client("lmr frigate")
-        self._broker.on_connect = self._note_connect
-        self._broker.on_disconnect = self._note_disconnect
-        self._broker.on_connect_fail = lambda *_: self._complain("cannot be reached")
+        self._broker = self._address.make_client("lmr frigate", report, self._subscribe)
         self._broker.on_message = lambda client, data, message: self.add(bytes(message.payload))
-        self._complained = False
 
     def add(self, payload: bytes) -> None:
         """Queue the object of a message, in place of an earlier state of it; never waits."""
@@ -204,23 +194,9 @@ class FrigateBridge:
                         raise
         raise AssertionError
 
-    def _note_connect(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
-        if reason.is_failure:
-            self._complain(f"refused the connection: {reason}")
-            return
-        self._complained = False
+    def _subscribe(self, client: Any) -> None:
         client.subscribe(self._topic, qos=1)
         self._report(f"listening to {self._topic} at {self._address}")
-
-    def _note_disconnect(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
-        if reason.is_failure:
-            self._complain(f"was lost: {reason}")
-
-    def _complain(self, problem: str) -> None:
-        """Say once for each outage what is wrong."""
-        if not self._complained:
-            self._complained = True
-            self._report(f"the MQTT broker {self._address} {problem}; trying again")
 
 
 class _FrigateError(Exception):

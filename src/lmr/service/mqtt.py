@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client
 
 LOGGER = logging.getLogger("lmr.service.mqtt")
+Report = Callable[[str], object]  # gets messages for people
 PROGRAM = __name__.partition(".")[0]  # the prefix of topics, and what Home Assistant shows as the origin
 MOST_WAITING, MOST_STREAMS = 1000, 10_000  # results in the queue; streams whose last state is kept for a reconnect
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
@@ -73,8 +75,31 @@ class MqttAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
 
-    def make_client(self, purpose: str) -> Client:
-        """Return a client of paho-mqtt that is not connected yet, and that reconnects with a growing pause."""
+    def make_client(self, purpose: str, warn: Report, on_connect: Callable[[Client], object]) -> Client:
+        """Return a client of paho-mqtt that is not connected yet, and that reconnects with a growing pause.
+
+        ``warn`` gets one sentence for each outage, which says what is wrong.
+        """
+        warned = False
+
+        def note_problem(problem: str) -> None:
+            nonlocal warned
+            if not warned:
+                warned = True
+                warn(f"the MQTT broker {self} {problem}; trying again")
+
+        def note_connect(client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
+            nonlocal warned
+            if reason.is_failure:
+                note_problem(f"refused the connection: {reason}")
+                return
+            warned = False
+            on_connect(client)
+
+        def note_disconnect(client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
+            if reason.is_failure:
+                note_problem(f"was lost: {reason}")
+
         paho = require("paho.mqtt.client", "mqtt", purpose)
         client: Client = paho.Client(paho.CallbackAPIVersion.VERSION2)
         if self.tls:
@@ -82,6 +107,8 @@ class MqttAddress:
         if self.user is not None:
             client.username_pw_set(self.user, self.password)
         client.reconnect_delay_set(*_RETRY)
+        client.on_connect, client.on_disconnect = note_connect, note_disconnect
+        client.on_connect_fail = lambda *_: note_problem("cannot be reached")
         return client
 
 
@@ -100,15 +127,11 @@ class MqttPublisher:
         self._waiting: deque[StepAnswer | StreamStatus] = deque(maxlen=MOST_WAITING)
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()  # the last of each stream
         self._announced: set[str] = set()  # streams that Home Assistant was told of since the last connect
-        self._connected = self._renew = self._ended = False
+        self._renew = self._ended = False
         self.dropped = 0  # results that were not published
-        self._client = address.make_client("lmr serve --mqtt")
+        self._client = address.make_client("lmr serve --mqtt", LOGGER.warning, self._note_connect)
         self._client.will_set(self._available, "offline", qos=1, retain=True)
         self._client.max_queued_messages_set(MOST_WAITING)
-        self._client.on_connect = self._note_connect
-        self._client.on_disconnect = self._note_disconnect
-        self._client.on_connect_fail = lambda *_: self._complain("cannot be reached")
-        self._complained = False
         self._thread = threading.Thread(target=self._run, name="lmr-mqtt", daemon=True)
 
     def start(self) -> None:
@@ -134,12 +157,12 @@ class MqttPublisher:
         self._client.loop_stop()
 
     def _run(self) -> None:
-        end = float("inf")
+        end, is_connected = float("inf"), self._client.is_connected
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._ended or (self._connected and (self._renew or self._waiting)))
+                self._changed.wait_for(lambda: self._ended or (is_connected() and (self._renew or self._waiting)))
                 end = min(end, time.monotonic() + _SEND_SECONDS) if self._ended else end
-                if self._ended and (not self._connected or not self._waiting or time.monotonic() > end):
+                if self._ended and (not is_connected() or not self._waiting or time.monotonic() > end):
                     break
                 renew, self._renew = self._renew, False
                 result = None if renew else self._waiting.popleft()
@@ -150,7 +173,7 @@ class MqttPublisher:
                     self._publish(result)
             except Exception:  # one bad result must not end the others
                 LOGGER.exception("A message could not be published")
-        if self._connected:
+        if is_connected():
             self._send(self._available, "offline")
 
     def _publish_all(self) -> None:
@@ -217,27 +240,11 @@ class MqttPublisher:
         except ValueError:  # the queue of paho is full
             self.dropped += 1
 
-    def _note_connect(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
-        if reason.is_failure:
-            self._complain(f"refused the connection: {reason}")
-            return
+    def _note_connect(self, client: Client) -> None:
         LOGGER.info("mqtt connected", extra={"fields": {"broker": str(self.address), "dropped": self.dropped}})
         with self._changed:
-            self._connected = self._renew = True
-            self._complained = False
+            self._renew = True
             self._changed.notify_all()
-
-    def _note_disconnect(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
-        with self._changed:
-            self._connected = False
-        if reason.is_failure:
-            self._complain(f"was lost: {reason}")
-
-    def _complain(self, problem: str) -> None:
-        """Say once for each outage what is wrong."""
-        if not self._complained:
-            self._complained = True
-            LOGGER.warning("The MQTT broker %s %s; trying again", self.address, problem)
 
 
 def _describe(answer: StepAnswer) -> dict[str, Any] | None:

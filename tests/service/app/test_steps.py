@@ -160,7 +160,7 @@ def test_client_that_goes_is_dropped(service: ScriptedService) -> None:
 def test_client_that_goes_while_its_images_are_decoded_never_reaches_the_engine(
     service: ScriptedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder, connections = service.server.service.parts.steps.decoder, service.server._uvicorn.server_state.connections
+    decoder, connections = service.server.service.steps.decoder, service.server._uvicorn.server_state.connections
     plain, begun, go = decoder.decode, threading.Event(), threading.Event()
 
     def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
@@ -231,7 +231,7 @@ def test_answer_that_is_not_finite_is_an_error_in_its_place(
 def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
     service: ScriptedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder = service.server.service.parts.steps.decoder
+    decoder = service.server.service.steps.decoder
     plain, begun, second = decoder.decode, threading.Event(), threading.Event()
 
     def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
@@ -255,7 +255,7 @@ def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
 
 def hold_first(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
     """Hold up the first request while its images are decoded: set once it is there, and to be set to let it go on."""
-    decoder = service.server.service.parts.steps.decoder
+    decoder = service.server.service.steps.decoder
     plain, begun, go = decoder.decode, threading.Event(), threading.Event()
 
     def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
@@ -296,7 +296,7 @@ def test_images_that_wait_for_an_earlier_request_are_bounded(monkeypatch: pytest
 def test_deadline_ends_the_wait_for_images_that_are_decoded(
     service: ScriptedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decoder = service.server.service.parts.steps.decoder
+    decoder = service.server.service.steps.decoder
     go = threading.Event()
     monkeypatch.setattr(decoder, "decode", lambda files, left: go.wait(TIMEOUT))
     started = time.monotonic()
@@ -330,7 +330,7 @@ def test_deadline_ends_the_wait_for_an_earlier_request(
 
 def test_images_that_cost_much_hold_up_nobody_else(service: ScriptedService) -> None:
     """Each takes longer than its time; there are more of them than threads."""
-    decoder = service.server.service.parts.steps.decoder
+    decoder = service.server.service.steps.decoder
     costly, codes = make_jpeg((4000, 3000), 60), list[int]()
 
     def send() -> None:

@@ -57,9 +57,9 @@ def test_nothing_is_known_at_first() -> None:
 
 def test_only_recent_batches_count() -> None:
     rates = Rates()
-    rates.add_batch(0.0, BatchReport(1000, 9, 9, 9.0, 9.0))
-    rates.add_batch(100.0, BatchReport(8, 4, 3, 0.2, 0.01))
-    rates.add_batch(101.0, BatchReport(4, 2, 1, 0.4, None))
+    rates.batches.append((0.0, BatchReport(1000, 9, 9, 9.0, 9.0)))
+    rates.batches.append((100.0, BatchReport(8, 4, 3, 0.2, 0.01)))
+    rates.batches.append((101.0, BatchReport(4, 2, 1, 0.4, None)))
     found = rates.describe(102.0)
     assert found["images_per_second"] == 12 / WINDOW
     assert found["steps_per_second"] == 4 / WINDOW
@@ -71,8 +71,8 @@ def test_only_recent_batches_count() -> None:
 def test_labels_and_actions_do_not_count_as_batches() -> None:
     """They come as often as images where every answer is labelled, and would halve the size of a batch."""
     rates = Rates()
-    rates.add_batch(1.0, BatchReport(8, 4, 4, 0.2, 0.01))
-    rates.add_batch(1.1, BatchReport(0, 1, 0, 0.0, 0.03))
+    rates.batches.append((1.0, BatchReport(8, 4, 4, 0.2, 0.01)))
+    rates.batches.append((1.1, BatchReport(0, 1, 0, 0.0, 0.03)))
     found = rates.describe(2.0)
     assert (found["batch_images"], found["batch_streams"], found["step_ms"]) == (8, 4, 200)
     assert found["commit_ms"] == pytest.approx(20)
@@ -81,6 +81,6 @@ def test_labels_and_actions_do_not_count_as_batches() -> None:
 def test_percentiles() -> None:
     rates = Rates()
     for k in range(100):
-        rates.add_latency((99 - k) / 1000)
+        rates.latencies.append((99 - k) / 1000)
     found = rates.describe(0.0)
     assert (found["latency_p50_ms"], found["latency_p99_ms"]) == (pytest.approx(50), pytest.approx(99))

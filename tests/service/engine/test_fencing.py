@@ -30,8 +30,8 @@ from lab.load.postgres_server import PostgresServer
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.requests import BadInput, KeyReused, StepAnswer, StoreFailed, StreamMoved
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.postgres_store import PostgresStore
-from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import StoreError
 
 

@@ -15,9 +15,8 @@ import pytest
 from engine_maker import SharedSqliteStore
 from lmr import LmrError
 from lmr.service.store import sql_store
-from lmr.service.store.addresses import open_store
+from lmr.service.store.addresses import StateStore, open_store
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import (
     Claim,
     KeptAnswer,

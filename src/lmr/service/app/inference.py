@@ -6,6 +6,7 @@ Tensors are in JSON, or follow it as bytes (the protocol's extension for binary 
 from __future__ import annotations
 
 import json
+import math
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -53,7 +54,7 @@ SERVER = "lmr-serve"
 VERSION = "1"  # of the model; there is one
 IMAGE, LABEL, PROBABILITIES = "image", "label", "probabilities"
 DEFAULT_STREAM = "default"  # of requests that name none
-MOST_TENSORS = 100  # in a request
+MOST_TENSORS, MOST_EDGES = 100, 8  # in a request, and in a shape
 ALL = 2**31  # more classes than there are
 _LENGTH = struct.Struct("<I")  # before each element of a tensor of BYTES
 
@@ -72,7 +73,7 @@ class InferenceInput(BaseModel):
     """One tensor of a request. ``data`` is missing where it follows as bytes."""
 
     name: str
-    shape: Annotated[list[int], FailFast()]
+    shape: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], FailFast()] = Field(max_length=MOST_EDGES)
     datatype: str
     parameters: Parameters = Field(default_factory=dict)
     data: list[Any] | None = None
@@ -185,7 +186,7 @@ async def infer(
         return _read_step(body, head_length, service)
 
     before = service.engine.names
-    step, answer = await service.parts.steps.run(request, read, key, timeout_ms)
+    step, answer = await service.steps.run(request, read, key, timeout_ms)
     return _write_answer(_find_columns(answer, service.engine.names, before), model, step, answer)
 
 
@@ -195,7 +196,7 @@ def find_inference_name(model: str) -> str:
 
 
 def _check_model(service: LiveService, model: str, version: str) -> None:
-    own = find_inference_name(service.parts.model)
+    own = find_inference_name(service.loaded.model)
     if (model, version) != (own, VERSION):
         message = f"There is no model {model!r} of version {version!r}; there is {own!r} of version {VERSION!r}."
         raise HttpProblem(404, "unknown_model", message)
@@ -246,9 +247,8 @@ def _read_files(query: InferenceRequest, rest: bytes, most: int) -> list[ImageFi
     else:
         files = list(islice(_split_elements(rest), most + 1))
         check_count(len(files), most)
-    if not files or not _has_size(tensor.shape, len(files)):
-        shown = shorten(str(tensor.shape[:8]))
-        raise _refuse(f"The shape {shown} of the input does not fit its {len(files)} elements.")
+    if not files or math.prod(tensor.shape) != len(files):
+        raise _refuse(f"The shape {shorten(str(tensor.shape))} of the input does not fit its {len(files)} elements.")
     return files
 
 
@@ -283,16 +283,6 @@ def _split_elements(content: bytes) -> Iterator[ImageFile]:
             raise _refuse("The last element of the input is cut off.")
         yield content[first:end]
         start = end
-
-
-def _has_size(shape: Sequence[int], count: int) -> bool:
-    """Return True if a tensor of this shape has ``count`` elements, without multiplying numbers of any size."""
-    size = 1
-    for edge in shape:
-        size *= edge
-        if not 0 < size <= count:
-            return False
-    return size == count
 
 
 def _refuse(message: str) -> HttpProblem:

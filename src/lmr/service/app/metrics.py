@@ -91,15 +91,12 @@ class ServiceMetrics(Collector):
         }
         for name, (help_text, value) in values.items():
             yield GaugeMetricFamily(name, help_text, value=float(value))
-        streams = GaugeMetricFamily("lmr_streams", "Streams by health.", labels=["health"])
-        for health, number in sorted(now.by_health.items()):
-            streams.add_metric([health], number)
-        yield streams
-        phases = GaugeMetricFamily(
-            "lmr_phase_streams",
-            "Streams that changed since the start: quiet (answered as the frozen model), looking or adapting.",
-            labels=["phase"],
-        )
-        for phase, number in sorted(now.by_phase.items()):
-            phases.add_metric([phase], number)
-        yield phases
+        phases = "Streams that changed since the start: quiet (answered as the frozen model), looking or adapting."
+        for title, meaning, label, counts in (
+            ("lmr_streams", "Streams by health.", "health", now.by_health),
+            ("lmr_phase_streams", phases, "phase", now.by_phase),
+        ):
+            family = GaugeMetricFamily(title, meaning, labels=[label])
+            for kind, number in sorted(counts.items()):
+                family.add_metric([kind], number)
+            yield family

@@ -83,11 +83,11 @@ async def post_images(
     def read(body: bytes) -> ImageStep:
         return ImageStep(stream, split_body(kind, body, service.settings.max_images), top, mode, compare=compare)
 
-    _, answer = await service.parts.steps.run(request, read, key, timeout_ms, stream)
+    _, answer = await service.loaded.steps.run(request, read, key, timeout_ms, stream)
     content = {key: value for key, value in vars(answer).items() if key != "replayed"} | {
         "answers": [_describe_image(result) for result in answer.answers],
         "timing": {name: round(value, 3) for name, value in answer.timing.items()},
-        "model": service.parts.model,
+        "model": service.model,
         "spec": service.engine.method.spec,
     }
     return JSONResponse(content, headers={REPLAYED: "true"} if answer.replayed else None)
@@ -242,14 +242,14 @@ class ModelCard(BaseModel):
 )
 async def get_model(request: Request) -> ModelCard:
     """Return what is served, and the limits of the service."""
-    parts = find_service(request).parts
+    service = find_service(request).loaded
     return ModelCard(
-        model=parts.model,
-        classes=parts.engine.names,
-        spec=parts.engine.method.spec,
-        watch=parts.watch,
-        facts=parts.facts,
-        settings=asdict(parts.engine.settings),
+        model=service.model,
+        classes=service.engine.names,
+        spec=service.engine.method.spec,
+        watch=service.watch,
+        facts=service.facts,
+        settings=asdict(service.settings),
         version=__version__,
     )
 
@@ -276,7 +276,7 @@ async def put_classes(request: Request) -> ModelCard:
     service = find_service(request)
     async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
         body = read_json_body(ClassesBody, content, '{"classes": [...]}')
-    await run_in_threadpool(service.parts.change_classes, body.classes)
+    await run_in_threadpool(service.change_classes, body.classes)
     return await get_model(request)
 
 

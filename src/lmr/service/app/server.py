@@ -68,7 +68,7 @@ class Server:
         """Serve in a thread of its own."""
         self._thread = threading.Thread(target=self.run, name="lmr-http", daemon=True)
         self._thread.start()
-        if not self._uvicorn.wait_until_started(_START_SECONDS):
+        if not self._uvicorn.running.wait(_START_SECONDS):
             raise LmrError(f"The server did not start within {_START_SECONDS} seconds.")
         return self
 
@@ -105,17 +105,14 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(config)
         self._drain = drain
         self._signalled: float | None = None  # when the first signal came
-        self._running = threading.Event()
+        self.running = threading.Event()  # set when it listens
         # Connections where nothing happens: their last request, bytes that were not taken, and since when.
         self._silent: dict[Any, tuple[Any, int, float]] = {}
-
-    def wait_until_started(self, seconds: float) -> bool:
-        return self._running.wait(seconds)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         LOGGER.info("listening")
-        self._running.set()
+        self.running.set()
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _TICKS == 0:

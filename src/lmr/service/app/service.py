@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Self
 
 from fastapi import Request
@@ -33,30 +33,14 @@ def _refuse_classes(names: Sequence[str]) -> ZeroShot:
     raise CannotDo("The classes of this service cannot be changed; start it with others.")
 
 
-@dataclass(frozen=True)
-class ServingParts:
-    """The parts that exist once the model is loaded. ``model`` is its name, ``facts`` describe it."""
-
-    engine: Engine
-    steps: ImageSteps
-    model: str
-    facts: dict[str, str]
-    classify: Classify
-
-    def change_classes(self, names: Sequence[str]) -> None:
-        """Answer with other classes from now on; an LmrError if that is not possible."""
-        classifier = self.classify(names)
-        self.engine.change_classes(classifier, classifier.names)
-
-    @property
-    def watch(self) -> str:
-        """The settings of the watch, "off" if there is none."""
-        method = self.engine.method
-        return method.settings.spec if isinstance(method, Watched) else "off"
-
-
 class LiveService:
     """The engine with what surrounds it: image steps, metrics, recent events and frames, and the end of the server."""
+
+    _engine: Engine  # this and the following are set by ``install``
+    _classify: Classify
+    steps: ImageSteps
+    model: str  # its name
+    facts: dict[str, str]  # about the model
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
@@ -68,7 +52,7 @@ class LiveService:
         self.frames = RecentFrames() if settings.show_frames else None
         self.recent: deque[ServiceEvent] = deque(maxlen=_RECENT)
         self._noted = 0  # the change up to which events were counted and logged
-        self._parts: ServingParts | None = None
+        self._is_loaded = False
 
     def install(
         self,
@@ -84,33 +68,43 @@ class LiveService:
         """
         engine.listen(self.metrics.add_batch)
         self._noted = engine.read_overview().change
-        steps = ImageSteps(engine, ImageDecoder(preprocess, self.settings), self.bodies, self.frames)
-        self._parts = ServingParts(engine, steps, model, facts or {}, classify)
+        self.steps = ImageSteps(engine, ImageDecoder(preprocess, self.settings), self.bodies, self.frames)
+        self._engine, self._classify, self.model, self.facts = engine, classify, model, facts or {}
+        self._is_loaded = True
         return self
 
     @property
-    def parts(self) -> ServingParts:
-        """The parts that serve; NotReady while the model loads."""
-        if self._parts is None:
+    def loaded(self) -> Self:
+        """This service; NotReady while the model loads."""
+        if not self._is_loaded:
             raise NotReady("The model is being loaded; try again in a few seconds.")
-        return self._parts
+        return self
 
     @property
     def engine(self) -> Engine:
         """The engine; NotReady while the model loads."""
-        return self.parts.engine
+        return self.loaded._engine
+
+    @property
+    def watch(self) -> str:
+        """The settings of the watch, "off" if there is none."""
+        method = self.engine.method
+        return method.settings.spec if isinstance(method, Watched) else "off"
+
+    def change_classes(self, names: Sequence[str]) -> None:
+        """Answer with other classes from now on; an LmrError if that is not possible."""
+        classifier = self.loaded._classify(names)
+        self.engine.change_classes(classifier, classifier.names)
 
     def read_overview(self) -> Overview:
         """Return the overview of the engine, also before there is one."""
-        if self._parts is None:
-            return Overview("loading", "The model is being loaded.")
-        return self._parts.engine.read_overview()
+        return self.engine.read_overview() if self._is_loaded else Overview("loading", "The model is being loaded.")
 
     def note_events(self) -> int:
         """Count and log the events since the last call; return the change up to which that is done."""
-        if self._parts is None:
+        if not self._is_loaded:
             return self._noted
-        changes = self._parts.engine.read_changes(self._noted, _EVENTS)
+        changes = self.engine.read_changes(self._noted, _EVENTS)
         self._noted = changes.upto
         for event in changes.events:
             self.recent.append(event)
@@ -122,8 +116,8 @@ class LiveService:
 
     def close(self) -> None:
         """End the threads that decode."""
-        if self._parts is not None:
-            self._parts.steps.decoder.close()
+        if self._is_loaded:
+            self.steps.decoder.close()
 
 
 def find_service(request: Request) -> LiveService:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
@@ -28,10 +29,13 @@ def read_image(image: AnyImage) -> ImageContent:
 
     Files of the types that the service decodes are sent as they are, others and pixels as PNG, which changes nothing.
     """
+    content = b""
     if isinstance(image, bytes | bytearray | memoryview):
-        return _read_bytes(bytes(image))
-    if isinstance(image, str | os.PathLike):
-        return _read_file(image)
+        content = bytes(image)
+    elif isinstance(image, str | os.PathLike) and os.path.isfile(image):
+        content = Path(image).read_bytes()
+    if (kind := find_media_type(content)) is not None:
+        return ImageContent(kind, content)
     from lmr.images.files import open_any
 
     return _encode(open_any(image))
@@ -60,25 +64,6 @@ def find_media_type(content: bytes) -> str | None:
     if content.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     return "image/webp" if content[:4] == b"RIFF" and content[8:12] == b"WEBP" else None
-
-
-def _read_bytes(content: bytes) -> ImageContent:
-    kind = find_media_type(content)
-    if kind is not None:
-        return ImageContent(kind, content)
-    from lmr.images.files import decode_image
-
-    return _encode(decode_image(content))
-
-
-def _read_file(path: str | os.PathLike[str]) -> ImageContent:
-    from lmr.images.files import open_image, refuse_missing
-
-    refuse_missing(path)
-    with open(path, "rb") as file:
-        content = file.read()
-    kind = find_media_type(content)
-    return _encode(open_image(path)) if kind is None else ImageContent(kind, content)
 
 
 def _encode(image: Image.Image) -> ImageContent:

@@ -105,7 +105,8 @@ class FolderSource:
             fresh = names if after is None else [name for name in names if _order(name) > _order(after)]
             passed = set(names) - set(fresh)
             if known is not None:
-                self._report_late(passed - known, after)
+                for name in sorted(passed - known, key=_order):
+                    self._report(f"{name!r} came after {after!r} was sent, whose name is later; it is skipped.")
             known = passed
             for name in fresh:
                 state = self._examine(name)
@@ -132,10 +133,6 @@ class FolderSource:
             if entry.name.lower().endswith(EXTENSIONS) and not entry.name.startswith(".") and entry.is_file()
         ]
         return sorted(names, key=_order)
-
-    def _report_late(self, names: set[str], after: str | None) -> None:
-        for name in sorted(names, key=_order):
-            self._report(f"{name!r} came after {after!r} was sent, whose name is later; it is skipped.")
 
     def _examine(self, name: str) -> Literal["whole", "growing", "broken"]:
         """Find out if a file can be read; one that cannot and has not changed for a while is broken."""

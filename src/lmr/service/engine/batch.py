@@ -98,9 +98,14 @@ class Batch:
 
     def refuse(self, job: Job, error: Exception) -> None:
         """Set the error of a job that failed and changes nothing."""
-        job.error, job.early = to_refusal(error), True
-        if isinstance(error, StoreError):
+        job.early = True
+        if isinstance(error, Refused):
+            job.error = error
+        elif isinstance(error, StoreError):
             self.store_error = error
+            job.error = StoreFailed(f"The store cannot be read: {error}.")
+        else:
+            job.error = ComputeFailed(str(error) if isinstance(error, LmrError) else f"The method failed: {error!r}.")
 
     def add_event(
         self, stream: str, kind: EventKind, health: tuple[str, str], message: str, signals: dict[str, Any]
@@ -111,20 +116,6 @@ class Batch:
         self.events.append(event)
         self.transaction.events.append(event.store())
 
-    def wait_for_store(self) -> None:
-        """Send nothing before the store has confirmed that this engine still serves the streams."""
-        for job in self.jobs:
-            job.early = False
-
     def report(self, commit_seconds: float | None) -> BatchReport:
         """Return the measurements."""
         return BatchReport(self.images, len(self.jobs), self.steps, self.seconds, commit_seconds)
-
-
-def to_refusal(error: Exception) -> Refused:
-    """Return the error that the sender of a failed request gets."""
-    if isinstance(error, Refused):
-        return error
-    if isinstance(error, StoreError):
-        return StoreFailed(f"The store cannot be read: {error}.")
-    return ComputeFailed(str(error) if isinstance(error, LmrError) else f"The method failed: {error!r}.")

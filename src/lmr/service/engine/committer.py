@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from lmr.core.log import LOGGER
 from lmr.service.engine.batch import Batch, BatchReport, Job
@@ -23,19 +22,11 @@ from lmr.service.engine.records import DELETED, StreamRecord
 from lmr.service.engine.requests import Refused, StepAnswer, StepRequest, StoreFailed, StreamMoved
 from lmr.service.engine.status import ServiceEvent
 from lmr.service.settings import ServiceSettings
-from lmr.service.store.store_interface import StateStore
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.stored_types import KeptAnswer, StoreError, Transaction
 
 MOST_COMMITS = 2  # unfinished commits at which the next batch has to wait
 RETRY = 5.0  # seconds between attempts to write to a store that failed
-
-
-@dataclass
-class _Commit:
-    """A transaction, and the batch whose answers are sent after it, if any."""
-
-    transaction: Transaction
-    batch: Batch | None = None
 
 
 class Committer:
@@ -59,7 +50,8 @@ class Committer:
         self.stale: dict[str, int] = {}  # streams to read from the store, with the last epoch that is invalid
         self.failure = ""  # why the store cannot be written
         self.last_commit: float | None = None  # Unix time
-        self._commits: deque[_Commit] = deque()  # the first is being written
+        # Transactions with the batches whose answers are sent after them, if any; the first is being written.
+        self._commits: deque[tuple[Transaction, Batch | None]] = deque()
         self._pending, self._pending_since = Transaction(), 0.0  # answered, to be committed with the next interval
         self._failed_bytes, self._retry_at = 0, 0.0
         self._closing = False
@@ -83,7 +75,7 @@ class Committer:
 
     def list_unsaved(self) -> set[str]:
         """Return the streams with changes that are not committed."""
-        return set(self._pending.streams).union(*(commit.transaction.streams for commit in self._commits))
+        return set(self._pending.streams).union(*(transaction.streams for transaction, _ in self._commits))
 
     def count_unsaved(self) -> int:
         """Return the number of requests that were answered and are not committed."""
@@ -91,13 +83,12 @@ class Committer:
 
     def count_new(self) -> int:
         """Return the number of streams that were created, less those that were deleted, and are not published yet."""
-        batches = [commit.batch for commit in self._commits if commit.batch is not None]
-        pairs = [pair for batch in batches for pair in batch.records]
+        pairs = [pair for _, batch in self._commits if batch is not None for pair in batch.records]
         return sum(not before for before, _ in pairs) - sum(record.health == DELETED for _, record in pairs)
 
     def count_in_flight(self) -> int:
         """Return the number of requests that were computed and are not answered."""
-        return sum(not job.early for commit in self._commits if commit.batch is not None for job in commit.batch.jobs)
+        return sum(not job.early for _, batch in self._commits if batch is not None for job in batch.jobs)
 
     def take(self, batch: Batch) -> None:
         """Queue the changes of a computed batch; what needs no commit is answered at once."""
@@ -116,7 +107,7 @@ class Committer:
                     if isinstance(job.result, StepAnswer):
                         self._delivery.keys.note_answer(job.task, job.result)
             elif batch.transaction:
-                self._commits.append(_Commit(batch.transaction, batch))
+                self._commits.append((batch.transaction, batch))
             self._changed.notify_all()
         self._delivery.send(early)
         if lost:
@@ -133,7 +124,7 @@ class Committer:
         pack(transaction)
         with self._changed:
             if epoch == self.epoch:
-                self._commits.append(_Commit(transaction))
+                self._commits.append((transaction, None))
                 self._pending = Transaction()
                 self._changed.notify_all()
 
@@ -182,27 +173,26 @@ class Committer:
         """Write all queued commits, and try a store that failed; return False if nothing was queued."""
         found = bool(self._commits)
         while self._commits:
-            self._write(self._commits[0])
+            self._write(*self._commits[0])
         self._try_store()
         return found
 
-    def _write(self, commit: _Commit) -> None:
+    def _write(self, transaction: Transaction, batch: Batch | None) -> None:
         started = self._clock()
         try:
-            refused = self._store.commit(commit.transaction, self._settings.keys_per_stream)
+            refused = self._store.commit(transaction, self._settings.keys_per_stream)
         except Exception as error:
             LOGGER.warning("A commit failed: %s", error)
             self._undo(error)
             return
-        batch = commit.batch
         with self._changed:
             self._commits.popleft()
             self.last_commit = time.time()
             if batch is not None:
                 events = [event for event in batch.events if event.stream not in refused]
                 self._log.publish(events, [pair for pair in batch.records if pair[1].stream not in refused])
-            self._release(commit.transaction)
-            self._note_stale(commit.transaction, refused)
+            self._release(transaction)
+            self._note_stale(transaction, refused)
             self._changed.notify_all()
         seconds = self._clock() - started
         if batch is None:
@@ -238,7 +228,7 @@ class Committer:
         """Drop everything that is not committed; its streams are as the store has them."""
         with self._changed:
             lost, self._commits = list(self._commits), deque()
-            transactions = [*(commit.transaction for commit in lost), self._pending]
+            transactions = [*(transaction for transaction, _ in lost), self._pending]
             streams = {stream for transaction in transactions for stream in transaction.streams}
             for transaction in transactions:
                 self._release(transaction)
@@ -251,17 +241,15 @@ class Committer:
                 with contextlib.suppress(StoreError):  # a store that cannot be written may not be readable either
                     self._publish_stored(streams)
             self._changed.notify_all()
-        for commit in lost:
-            if commit.batch is not None:
-                self._refuse(commit.batch)
+        for _, batch in lost:
+            if batch is not None:
+                self._refuse(batch)
 
     def _publish_stored(self, streams: set[str]) -> None:
         """Publish the stored records of streams whose published record was rolled back."""
         for record in [record for stream, record in self._log.records.items() if stream in streams]:
-            found = self._store.read_record(record.stream)
-            gone = StreamRecord(record.stream, health=DELETED)
-            stored = gone if found is None else StreamRecord.read(record.stream, found)
-            self._log.publish([], [(record.health, stored)])
+            stored = self._store.read_record(record.stream)
+            self._log.publish([], [(record.health, StreamRecord.read(record.stream, stored))])
 
     def _try_store(self) -> None:
         """Let the service adapt again if the store takes as many bytes as it refused."""
@@ -279,7 +267,7 @@ class Committer:
         with self._changed:
             self.failure, self._failed_bytes = "", 0
             event = self._publish_event("degraded", "ready", "The store can be written again; requests adapt.")
-            self._commits.append(_Commit(Transaction(events=[event.store()])))
+            self._commits.append((Transaction(events=[event.store()]), None))
             self._changed.notify_all()
 
     def _publish_event(self, before: str, after: str, message: str) -> ServiceEvent:

@@ -82,7 +82,7 @@ class Compute:
                 RowAnswer(
                     *own,
                     row not in resting and bool(facts.get("stepped", True)),
-                    {key: _make_finite(facts[key]) for key in FACTS if key in facts},
+                    {key: float(facts[key]) if math.isfinite(facts[key]) else None for key in FACTS if key in facts},
                     dict(info.get("compared", {}).get(row, [])),
                     [event for event in info.get("events", []) if event["stream"] == row],
                 )
@@ -102,10 +102,10 @@ class Compute:
     def copy(self, rows: Sequence[int]) -> list[Callable[[], None]]:
         """Return for each row a function that restores its present state."""
         state = self._inner.state_dict(rows) if rows else {}
-        return [partial(self._restore, row, place, state, self._find_watch(row)) for place, row in enumerate(rows)]
-
-    def _find_watch(self, row: int) -> StreamWatch | None:
-        return self._watched.watches[row] if self._watched else None
+        return [
+            partial(self._restore, row, place, state, self._watched.watches[row] if self._watched else None)
+            for place, row in enumerate(rows)
+        ]
 
     def _restore(self, row: int, place: int, state: Mapping[str, Any], watch: StreamWatch | None) -> None:
         own = {key: value[place : place + 1] for key, value in state["tensors"].items()}
@@ -127,14 +127,8 @@ class Compute:
             return
         if self._watched is None:
             raise CannotDo(f"The action {action!r} needs a watch; start the service with --watch on.")
-        actions: dict[StreamAction, Callable[[int], None]] = {
-            "rollback": self._watched.rollback,
-            "pause": self._watched.pause,
-            "resume": self._watched.resume,
-            "undo": self._watched.undo,
-        }
         try:
-            actions[action](row)
+            getattr(self._watched, action)(row)  # rollback, pause, resume or undo
         except LmrError as error:
             raise CannotDo(_REASONS.get(action, str(error))) from error
 
@@ -183,7 +177,3 @@ def _split_answer(answer: Prediction, inputs: Inputs) -> list[tuple[Tensor, Tens
     unknown = torch.zeros(len(answer.logits), dtype=torch.bool) if answer.unknown is None else answer.unknown
     logits, known, none = (_split(values.cpu(), inputs) for values in (answer.logits, answer.known, unknown))
     return list(zip(logits, known, none, strict=True))
-
-
-def _make_finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -74,23 +74,15 @@ class Rates:
     """The last batches and latencies. Its owner guards it against concurrent use."""
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[float, BatchReport]] = deque(maxlen=MOST_BATCHES)
-        self._latencies: deque[float] = deque(maxlen=MOST_LATENCIES)
-
-    def add_batch(self, now: float, report: BatchReport) -> None:
-        """Add a finished batch."""
-        self._batches.append((now, report))
-
-    def add_latency(self, seconds: float) -> None:
-        """Add the time from the arrival of a request to its answer."""
-        self._latencies.append(seconds)
+        self.batches: deque[tuple[float, BatchReport]] = deque(maxlen=MOST_BATCHES)  # with the times of their ends
+        self.latencies: deque[float] = deque(maxlen=MOST_LATENCIES)  # seconds from arrival to answer
 
     def describe(self, now: float) -> dict[str, float | None]:
         """Return the fields of ``Overview`` that are rates, means and percentiles."""
-        recent = [report for time, report in self._batches if time > now - WINDOW]
+        recent = [report for time, report in self.batches if time > now - WINDOW]
         batches = [report for report in recent if report.images]  # others are labels, actions or commits alone
         commits = [report.commit_seconds for report in recent if report.commit_seconds is not None]
-        latencies = sorted(self._latencies)
+        latencies = sorted(self.latencies)
         return {
             "images_per_second": sum(report.images for report in recent) / WINDOW,
             "steps_per_second": sum(report.steps for report in recent) / WINDOW,
@@ -168,7 +160,7 @@ class Delivery:
                 continue
             with self._changed:
                 if isinstance(job.task, StepRequest):
-                    self.rates.add_latency(now - job.arrived)
+                    self.rates.latencies.append(now - job.arrived)
                 if not keep_keys:
                     self.forget(job)
             result = self._describe(job.result) if isinstance(job.result, StreamRecord) else job.result
@@ -179,7 +171,7 @@ class Delivery:
     def report(self, report: BatchReport) -> None:
         """Count a finished batch and notify the listeners."""
         with self._changed:
-            self.rates.add_batch(self._clock(), report)
+            self.rates.batches.append((self._clock(), report))
         _notify(self.listeners, report)
 
 

@@ -45,9 +45,9 @@ from lmr.service.engine.scheduler import Scheduler
 from lmr.service.engine.status import Changes, EngineState, Overview, ServiceEvent, StreamDetail, StreamStatus
 from lmr.service.engine.worker import Worker
 from lmr.service.settings import ServiceSettings
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.sql_store import CLASSES
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import StoreError, Transaction
 
 FOLLOW = 1.0  # seconds for which the events of other engines are awaited
@@ -130,19 +130,16 @@ class Engine:
 
         A request with a known key is not refused: its answer is stored, or is being computed.
         """
-        with self._changed:
-            self._check_ready()
-            if key is not None and (stream, key) in self._delivery.keys:
-                return
-            try:
-                self._scheduler.check_room(stream, 1)
-                return
-            except QueueFull as error:
-                refusal = error
-        with contextlib.suppress(StoreError):  # the queue is full, whether the store can be read or not
-            if key is not None and not self._store.shared and self._store.read_answer(stream, key) is not None:
-                return
-        raise refusal
+        try:
+            with self._changed:
+                self._check_ready()
+                if key is None or (stream, key) not in self._delivery.keys:
+                    self._scheduler.check_room(stream, 1)
+        except QueueFull:
+            with contextlib.suppress(StoreError):  # the queue is full, whether the store can be read or not
+                if key is not None and not self._store.shared and self._store.read_answer(stream, key) is not None:
+                    return
+            raise
 
     def drop(self, future: Future[StepAnswer]) -> bool:
         """Drop the request of a client that disconnected; return False if its batch was formed already."""
@@ -219,9 +216,8 @@ class Engine:
             with self._changed:
                 record = None if self._store.shared else self._log.records.get(stream)
             if record is None:
-                stored = self._store.read_record(stream)
-                record = None if stored is None else StreamRecord.read(stream, stored)
-            if record is None or record.health == DELETED:
+                record = StreamRecord.read(stream, self._store.read_record(stream))
+            if record.health == DELETED:
                 raise UnknownStream(f"There is no stream {stream!r}.")
             notes = [StepNote.from_json(text) for text in self._store.read_steps(stream)]
             answers = [
@@ -265,7 +261,7 @@ class Engine:
             by_health = {health: count for health, count in self._log.by_health.items() if count}
             rates: dict[str, Any] = self._delivery.rates.describe(self.clock())
             return Overview(
-                state=self._find_state(),
+                state="degraded" if self._phase == "ready" and self._committer.failure else self._phase,
                 reason=self._committer.failure,
                 streams=sum(by_health.values()),
                 resident=len(self._worker.residents),
@@ -298,8 +294,7 @@ class Engine:
         for stored in self._store.follow(seconds):
             event = ServiceEvent.from_json(stored.content)
             found = self._store.read_record(event.stream) if event.stream else None
-            record = StreamRecord(event.stream, health=DELETED)
-            record = record if found is None else StreamRecord.read(event.stream, found)
+            record = StreamRecord.read(event.stream, found)
             with self._changed:  # numbers of another engine may be those of other events here
                 event = replace(event, number=self._log.take_number(), replica=stored.replica)
                 self._log.publish([event], [(event.before, record)] if event.stream else [])
@@ -387,7 +382,7 @@ class Engine:
                 found = self._store.read_answer(request.stream, request.key)
                 if found is not None:
                     return replay(request, found)
-            self._add(request.stream, request, future, len(request.images), request.deadline)
+            self._add(request.stream, request, future)
             queued = True
             return None
         finally:
@@ -407,14 +402,8 @@ class Engine:
             future.set_exception(error)
         return future
 
-    def _add(
-        self,
-        stream: str,
-        task: StepRequest | StreamTask,
-        future: Future[Any],
-        images: int = 0,
-        deadline: float | None = None,
-    ) -> None:
+    def _add(self, stream: str, task: StepRequest | StreamTask, future: Future[Any]) -> None:
+        images, deadline = (len(task.images), task.deadline) if isinstance(task, StepRequest) else (0, None)
         with self._changed:
             self._check_ready()
             now = self.clock()
@@ -531,9 +520,6 @@ class Engine:
         with self._changed:
             waiting = self._scheduler.count(record.stream)
             return record.describe(record.stream in self._worker.residents, waiting)
-
-    def _find_state(self) -> EngineState:
-        return "degraded" if self._phase == "ready" and self._committer.failure else self._phase
 
     def _is_idle(self) -> bool:
         return not (self._scheduler.requests or self._computing) and self._committer.is_idle

@@ -81,7 +81,8 @@ class Packer:
         state: Mapping[str, Any] = {**facts, "tensors": tensors}
         own = self.method.adopt(state)  # another one if it was stored before the classes were changed
         self.method.load_state_dict(own, [row])
-        names = sorted((name for name in parts if name.startswith("waiting/")), key=_find_number)
+        waiting = (name for name in parts if name.startswith("waiting/"))
+        names = sorted(waiting, key=lambda name: int(name.partition("/")[2]))
         images = [_decode_waiting(parts[name], self.method.classifier.device) for name in names]
         return images, self._list_parts(row, images) if own is state else dict.fromkeys(parts)
 
@@ -185,7 +186,3 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
     return one is other
-
-
-def _find_number(name: str) -> int:
-    return int(name.rpartition("/")[2])

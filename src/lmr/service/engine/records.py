@@ -66,8 +66,10 @@ class StreamRecord(JsonText):
         return StoredRecord(self.health, self.change, self.to_json())
 
     @classmethod
-    def read(cls, stream: str, stored: StoredRecord) -> StreamRecord:
-        """Return a stored record; if it cannot be read, one with the health "damaged"."""
+    def read(cls, stream: str, stored: StoredRecord | None) -> StreamRecord:
+        """Return a stored record; one with the health "deleted" if there is none, "damaged" if it cannot be read."""
+        if stored is None:
+            return cls(stream, health=DELETED)
         try:
             found = cls.from_json(stored.content)
             if found.stream == stream:

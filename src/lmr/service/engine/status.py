@@ -122,13 +122,14 @@ class Changes:
     lost: bool = False
 
 
-ACTION_MESSAGES: dict[StreamAction, str] = {  # of the event of an operator's action
+ACTION_MESSAGES: dict[StreamAction | Literal["write"], str] = {  # of the event of an operator's action
     "reset": "An operator reset the stream to its initial state.",
     "rollback": "An operator rolled the stream back to a snapshot.",
     "pause": "An operator paused adaptation; the stream is answered with its present state.",
     "resume": "An operator resumed adaptation, under observation.",
     "undo": "An operator undid the last rollback, reset, quarantine or undo.",
     "delete": "An operator deleted the stream.",
+    "write": "An operator replaced the state of the stream with one from a file.",
 }
 _RUNGS = {
     "ok": "No signal was unusual for a while; the stream is healthy again.",

@@ -35,8 +35,8 @@ from lmr.service.engine.requests import (
 from lmr.service.engine.residents import Resident, Residents
 from lmr.service.engine.status import ACTION_MESSAGES, describe_health
 from lmr.service.settings import ServiceSettings
+from lmr.service.store.addresses import StateStore
 from lmr.service.store.sql_store import MOST_STEPS
-from lmr.service.store.store_interface import StateStore
 from lmr.service.store.stored_types import Claim, DamagedText, KeptAnswer, StoreError, StreamChange, Transaction
 
 POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
@@ -57,15 +57,12 @@ class _Turn:
     answer: RowAnswer = _EMPTY
     earlier: dict[int, dict[int, int]] = field(default_factory=dict)  # frozen answers to images of earlier requests
     restore_row: Callable[[], None] = lambda: None
-
-    def begin(self, restore_row: Callable[[], None]) -> None:
-        """Remember how to undo what follows."""
-        self.restore_row, self._waiting = restore_row, self.resident.waiting
+    waiting: list[WaitingImage] = field(default_factory=list)  # before the request
 
     def undo(self) -> None:
         """Make the stream what it was before the request."""
         self.restore_row()
-        self.resident.waiting = self._waiting
+        self.resident.waiting = self.waiting
 
 
 class Worker:
@@ -121,14 +118,16 @@ class Worker:
             self._finish(self._finish_step, turn, batch)
         for turn in answers:
             self._finish(self._finish_answer, turn, batch)
+        self._begin(tasks)
         for turn in tasks:
-            self._do_task(turn.job, turn.resident, batch)
+            self._finish(self._do_task, turn, batch)
         if self._at_once:
             self.pack(batch.transaction)
         if self.store.shared and batch.adapt:
             found = {job.stream: self.residents.get(job.stream) for job in batch.jobs}
             batch.transaction.epochs |= {stream: one.epoch for stream, one in found.items() if one is not None}
-            batch.wait_for_store()
+            for job in batch.jobs:  # the store confirms first that this engine still serves the streams
+                job.early = False
 
     def pack(self, transaction: Transaction) -> None:
         """Add the states of all streams that changed since they were last packed."""
@@ -238,10 +237,14 @@ class Worker:
 
     # Requests.
 
+    def _begin(self, turns: list[_Turn]) -> None:
+        """Remember how to undo what follows."""
+        for turn, restore in zip(turns, self._compute.copy([turn.resident.row for turn in turns]), strict=True):
+            turn.restore_row, turn.waiting = restore, turn.resident.waiting
+
     def _try_all(self, serve: Callable[[list[_Turn]], None], turns: list[_Turn], batch: Batch) -> list[_Turn]:
         """Serve requests together, or if that fails each alone; return those that were answered."""
-        for turn, restore in zip(turns, self._compute.copy([turn.resident.row for turn in turns]), strict=True):
-            turn.begin(restore)
+        self._begin(turns)
         try:
             serve(turns)
             return turns
@@ -255,11 +258,12 @@ class Worker:
             return []
 
     def _finish(self, finish: Callable[[_Turn, Batch], None], turn: _Turn, batch: Batch) -> None:
-        """Finish a request that was computed; one that fails is undone, and the others are not touched."""
+        """Finish a request that was computed, or a task; one that fails is undone, and the others are not touched."""
         try:
             finish(turn, batch)
         except Exception as error:
-            LOGGER.exception("A request of stream %r failed", turn.job.stream)
+            if not isinstance(error, Refused):
+                LOGGER.exception("A request of stream %r failed", turn.job.stream)
             turn.undo()
             batch.refuse(turn.job, error)
 
@@ -314,13 +318,14 @@ class Worker:
         given = self._make_answer(job, turn.record, answer, batch, saved=self._at_once)
         record = batch.stamp(note_answers(turn.record, given.answers))
         quiet = resident.record.adapting == record.adapting == QUIET and record.adapts
-        note = self._make_note(request, record, answer, quiet)
+        note = self._make_note(request, record, given, quiet)
         notes = {note.seq: note}
         for seq, frozen in turn.earlier.items():
             if (found := self._find_note(resident, seq)) is not None:
-                notes[seq] = replace(found, frozen=found.frozen | self._name_frozen(frozen))
-        kept = [] if request.key is None else [self._keep_answer(request.key, request.digest, given)]
-        change = StreamChange(record.store(), steps={seq: one.to_json() for seq, one in notes.items()}, answers=kept)
+                named = {place: self.names[kind] for place, kind in frozen.items()}
+                notes[seq] = replace(found, frozen=found.frozen | named)
+        texts = {seq: one.to_json() for seq, one in notes.items()}
+        change = StreamChange(record.store(), steps=texts, answers=self._keep_answer(request, given))
         messages = [describe_health(event) for event in answer.events]
         self._note_change(resident, record, batch)
         self._keep_notes(resident, notes)
@@ -341,8 +346,7 @@ class Worker:
         if request.key is None or not batch.adapt or not resident.exists or job.overloaded:
             batch.answer(job, answer)
             return
-        kept = self._keep_answer(request.key, request.digest, answer)
-        batch.finish(job, answer, StreamChange(record.store(), answers=[kept]))
+        batch.finish(job, answer, StreamChange(record.store(), answers=self._keep_answer(request, answer)))
 
     def _make_answer(
         self, job: Job, record: StreamRecord, answer: RowAnswer, batch: Batch, *, saved: bool
@@ -371,19 +375,18 @@ class Worker:
     def _name_top(self, logits: Tensor, count: int) -> list[tuple[tuple[str, float], ...]]:
         return [tuple((self.names[kind], share) for kind, share in best) for best in list_top(logits, count)]
 
-    def _name_frozen(self, frozen: Mapping[int, int]) -> dict[int, str]:
-        return {place: self.names[kind] for place, kind in frozen.items()}
-
-    def _make_note(self, request: StepRequest, record: StreamRecord, answer: RowAnswer, quiet: bool) -> StepNote:
-        tops = zip(self._name_top(answer.logits, 1), answer.unknown.tolist(), strict=True)
-        best = tuple((None if none else one[0][0], one[0][1]) if one else (None, 0.0) for one, none in tops)
+    def _make_note(self, request: StepRequest, record: StreamRecord, answer: StepAnswer, quiet: bool) -> StepNote:
+        given = [answer.answers[place] for place in request.places]
+        best = tuple((one.label, one.probability or 0.0) for one in given)
+        frozen = {k: one.frozen for k, one in enumerate(given) if one.frozen is not None}
         point = {"seq": record.seq, **{key: record.signals.get(key) for key in POINT}, **record.measure_shares()}
-        frozen = self._name_frozen(answer.frozen)
         return StepNote(record.seq, request.sent, tuple(request.places), best, frozen, point, quiet=quiet)
 
-    def _keep_answer(self, key: str, digest: str, answer: StepAnswer) -> KeptAnswer:
-        """Return an answer as it is stored under its key; it is saved when somebody reads it there."""
-        return KeptAnswer(key, digest, replace(answer, saved=self._durable).to_json())
+    def _keep_answer(self, request: StepRequest, answer: StepAnswer) -> list[KeptAnswer]:
+        """Return an answer as it is stored, if it has a key; it is saved when somebody reads it there."""
+        if request.key is None:
+            return []
+        return [KeptAnswer(request.key, request.digest, replace(answer, saved=self._durable).to_json())]
 
     # Records and notes.
 
@@ -406,51 +409,37 @@ class Worker:
 
     # Tasks of operators.
 
-    def _do_task(self, job: Job, resident: Resident, batch: Batch) -> None:
-        """Do the task of a job; a task that fails changes nothing."""
-        (restore,), waiting = self._compute.copy([resident.row]), resident.waiting
-        try:
-            if job.task.action == "read":
-                batch.answer(job, self.method.dump([resident.row]))
-                return
-            if not batch.adapt:
-                raise StoreFailed("The store cannot be written, so nothing was changed; try again later.")
-            if job.task.action == "label":
-                self._add_labels(job, resident, batch)
-            elif job.task.action == "write":
-                self._write_state(job, resident, batch)
-            elif job.task.action == "delete":
-                self._delete(job, resident, batch)
-            else:
-                self._act(job, resident, batch)
-        except Exception as error:
-            restore()
-            resident.waiting = waiting
-            batch.refuse(job, error)
+    def _do_task(self, turn: _Turn, batch: Batch) -> None:
+        job, resident = turn.job, turn.resident
+        if job.task.action == "read":
+            batch.answer(job, self.method.dump([resident.row]))
+        elif not batch.adapt:
+            raise StoreFailed("The store cannot be written, so nothing was changed; try again later.")
+        elif job.task.action == "label":
+            self._add_labels(job, resident, batch)
+        elif job.task.action == "delete":
+            self._delete(job, resident, batch)
+        else:
+            self._change_state(job, resident, batch)
 
-    def _act(self, job: Job, resident: Resident, batch: Batch) -> None:
-        action = job.task.action
-        self._compute.act(resident.row, action)
-        if action == "reset":
+    def _change_state(self, job: Job, resident: Resident, batch: Batch) -> None:
+        """Do what an operator asks of a stream: an action, or another state for it."""
+        action, before = job.task.action, resident.record
+        if action != "write":
+            self._compute.act(resident.row, action)
+        else:
+            try:
+                self.method.restore(job.task.content, [resident.row])
+            except LmrError as error:
+                raise BadInput(str(error)) from error
+        if action in ("reset", "write"):
             resident.waiting = []
-        self._finish_task(job, resident, ACTION_MESSAGES[action], batch)
-
-    def _write_state(self, job: Job, resident: Resident, batch: Batch) -> None:
-        try:
-            self.method.restore(job.task.content, [resident.row])
-        except LmrError as error:
-            raise BadInput(str(error)) from error
-        resident.waiting = []
-        self._finish_task(job, resident, "An operator replaced the state of the stream with one from a file.", batch)
-
-    def _finish_task(self, job: Job, resident: Resident, message: str, batch: Batch) -> None:
-        """Record that an operator changed the state of a stream."""
-        before = resident.record
         (after,) = self._compute.describe([(resident.row, before)])
         record = batch.stamp(after)
         self._note_change(resident, record, batch)
         batch.finish(job, record, StreamChange(record.store()))
-        batch.add_event(job.stream, "operator", (before.health, record.health), message, record.signals)
+        health = before.health, record.health
+        batch.add_event(job.stream, "operator", health, ACTION_MESSAGES[action], record.signals)
 
     def _delete(self, job: Job, resident: Resident, batch: Batch) -> None:
         """Delete a stream. It keeps its row until that is committed, so that nobody reads what is being deleted."""

@@ -9,8 +9,8 @@ from lmr.core.errors import LmrError
 from lmr.service.store.partitioned_store import PartitionedStore
 from lmr.service.store.postgres_store import PostgresStore
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.store_interface import StateStore
 
+StateStore = SqliteStore | PostgresStore | PartitionedStore
 NO_STORE = "none"  # states are kept in memory alone
 _SQLITE, _POSTGRES = "sqlite:", ("postgresql://", "postgres://")
 

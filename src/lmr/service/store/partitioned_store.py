@@ -6,9 +6,8 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
-from lmr.service.store.store_interface import StateStore
+from lmr.service.store.sql_store import Result, SqlStore
 from lmr.service.store.stored_types import (
     Claim,
     KeptAnswer,
@@ -19,11 +18,9 @@ from lmr.service.store.stored_types import (
     Transaction,
 )
 
-Result = TypeVar("Result")
-
 
 class PartitionedStore:
-    """Passes calls on to the store of each stream; what is about none belongs to the first.
+    """Passes the calls of ``SqlStore`` on to the store of each stream; what is about none belongs to the first.
 
     A transaction is one in each store. If one of them fails, the others may have written their part: a request that is
     sent again with its key is applied once all the same.
@@ -31,7 +28,7 @@ class PartitionedStore:
 
     durable = shared = True
 
-    def __init__(self, stores: Sequence[StateStore]) -> None:
+    def __init__(self, stores: Sequence[SqlStore]) -> None:
         self._stores = list(stores)
         self._threads = ThreadPoolExecutor(2 * len(self._stores), "lmr-stores")  # commits beside ``follow``
 
@@ -98,8 +95,8 @@ class PartitionedStore:
     def _place(self, stream: str) -> int:
         return zlib.crc32(stream.encode()) % len(self._stores) if stream else 0
 
-    def _find(self, stream: str) -> StateStore:
+    def _find(self, stream: str) -> SqlStore:
         return self._stores[self._place(stream)]
 
-    def _ask_all(self, ask: Callable[[StateStore], Result]) -> list[Result]:
+    def _ask_all(self, ask: Callable[[SqlStore], Result]) -> list[Result]:
         return list(self._threads.map(ask, self._stores))

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lmr.core.errors import LmrError
@@ -108,7 +108,7 @@ class PostgresStore(SqlStore):
                 connection = self._pool.getconn()
                 try:
                     with _limited(connection), connection.transaction(), connection.cursor(binary=True) as cursor:
-                        return work(_PostgresStatements(cursor))
+                        return work(Statements(cursor, "%s"))
                 except self._psycopg.OperationalError as error:  # a lost connection, or a deadlock
                     if attempt == ATTEMPTS or isinstance(error, final):
                         raise
@@ -183,21 +183,6 @@ def _limited(connection: psycopg.Connection[Any]) -> Iterator[None]:
 def _cut(connection: psycopg.Connection[Any]) -> None:
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
         copy.shutdown(socket.SHUT_RDWR)
-
-
-class _PostgresStatements:
-    """Statements on a cursor."""
-
-    def __init__(self, cursor: psycopg.Cursor[Any]) -> None:
-        self._cursor = cursor
-
-    def run(self, query: str, *values: Any) -> list[Any]:
-        self._cursor.execute(query.replace("?", "%s"), values)
-        return self._cursor.fetchall() if self._cursor.description else []
-
-    def run_many(self, query: str, rows: Sequence[Sequence[Any]]) -> None:
-        if rows:
-            self._cursor.executemany(query.replace("?", "%s"), rows)
 
 
 def _name(options: Mapping[str, Any]) -> str:

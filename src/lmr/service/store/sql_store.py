@@ -13,7 +13,7 @@ import json
 import secrets
 import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from lmr.core.errors import LmrError
 from lmr.service.store.schema import MIGRATIONS, OF_STREAM, VERSION, seal, unseal
@@ -47,25 +47,33 @@ class OtherIdentity(LmrError):
         self.name, self.stored = name, stored
 
 
-class Statements(Protocol):
-    """The statements of one transaction, with ``?`` for values."""
+class Statements:
+    """The statements of one transaction, on a cursor of the database; ``?`` is for values in all of them."""
+
+    def __init__(self, cursor: Any, mark: str = "?") -> None:
+        self._cursor, self._mark = cursor, mark
 
     def run(self, query: str, *values: Any) -> list[Any]:
         """Run a statement; return its rows."""
+        self._cursor.execute(query.replace("?", self._mark), values)
+        return self._cursor.fetchall() if self._cursor.description else []
 
     def run_many(self, query: str, rows: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each row of values."""
+        if rows:
+            self._cursor.executemany(query.replace("?", self._mark), rows)
 
 
 class SqlStore(abc.ABC):
-    """The tables of ``schema``, as ``StateStore`` describes them.
+    """States, records, kept answers and events of streams. A store that cannot be used raises StoreError.
 
-    ``identity`` names the model, the classes and the method whose states it holds, each under its name in a sentence;
-    a store of another one is refused. ``title`` names the store in messages, without a password.
+    Writing is for one thread, reading for any. ``identity`` names the model, the classes and the method whose states
+    it holds, each under its name in a sentence; a store of another one is refused. ``title`` names the store in
+    messages, without a password.
     """
 
-    durable = True
-    shared = False  # True if several engines write it
+    durable = True  # False if the store is in memory and ends with the process
+    shared = False  # True if several engines write it: then an engine asks it before it trusts its own memory
     lock_rows = ""  # what keeps selected rows from changing until the end of the transaction
 
     def __init__(self, title: str, identity: Mapping[str, str]) -> None:
@@ -73,6 +81,10 @@ class SqlStore(abc.ABC):
         self.replica = f"{socket.gethostname()}-{secrets.token_hex(2)}"  # tells this engine from others in events
 
     # A database.
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the store."""
 
     @abc.abstractmethod
     def _read(self, query: str, *values: Any) -> list[Any]:
@@ -93,13 +105,17 @@ class SqlStore(abc.ABC):
     # Writing.
 
     def claim(self, stream: str) -> Claim:
-        """Begin to serve a stream, and read it."""
+        """Begin to serve a stream, and read it. In a shared store, whoever served it before cannot commit any more."""
         if not self.shared:
             return _read_claim(self._read, stream, 0)
         return self._write(lambda sql: _read_claim(sql.run, stream, _raise_epoch(sql, stream)))
 
     def commit(self, transaction: Transaction, keys: int = 64) -> Refusals:
-        """Write a transaction, and return the refused streams."""
+        """Write a transaction, or nothing and raise StoreError.
+
+        The answers to the last ``keys`` requests with a key are kept for each stream. Returns the refused streams,
+        which are served elsewhere or whose request was applied before; there are none unless the store is shared.
+        """
         return self._write(lambda sql: self._commit(sql, transaction, keys))
 
     def probe(self, size: int) -> None:
@@ -108,7 +124,7 @@ class SqlStore(abc.ABC):
         self._write(lambda sql: sql.run("DELETE FROM probes"))
 
     def follow(self, seconds: float) -> list[StoredEvent]:
-        """Return events of other engines: there are none."""
+        """Return events that other engines committed; wait for them up to some seconds."""
         return []
 
     # Reading: what was committed.
@@ -119,24 +135,24 @@ class SqlStore(abc.ABC):
         return _make_record(*found[0]) if found else None
 
     def read_steps(self, stream: str, seq: int | None = None) -> list[str]:
-        """Return the notes of the last requests, or of one of them."""
+        """Return the notes of the last requests, oldest first, or of one of them; damaged ones are left out."""
         one, values = ("", []) if seq is None else (" AND seq = ?", [seq])
         return _unseal_all(
             self._read(f"SELECT note FROM steps WHERE stream = {_ID}{one} ORDER BY seq", stream, *values)
         )
 
     def read_answer(self, stream: str, key: str) -> KeptAnswer | None:
-        """Return the answer that is kept under a key."""
+        """Return the answer that is kept under a key; DamagedText if its bytes were damaged."""
         found = self._read(f"SELECT digest, content FROM answers WHERE stream = {_ID} AND key = ?", stream, key)
         return _make_answer(stream, key, *found[0]) if found else None
 
     def read_events(self, stream: str, limit: int = 100) -> list[str]:
-        """Return the last events of a stream."""
+        """Return the last events of a stream, or with "" those of the service, oldest first, without damaged ones."""
         query = "SELECT content FROM events WHERE stream = ? ORDER BY number DESC LIMIT ?"
         return _unseal_all(reversed(self._read(query, stream, limit)))
 
     def list_records(self, after: str, limit: int) -> list[tuple[str, StoredRecord]]:
-        """Return the names and records of streams in the order of their names."""
+        """Return the names and records of streams whose names come after ``after``, in the order of the names."""
         query = "SELECT name, health, change, record FROM streams WHERE name > ? ORDER BY name LIMIT ?"
         return [(name, _make_record(*rest)) for name, *rest in self._read(query, after, limit)]
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class SqliteStore(SqlStore):
             self._check_file()
             self._writer.execute("BEGIN IMMEDIATE")
             try:
-                result = work(_SqliteStatements(self._writer))
+                result = work(Statements(self._writer.cursor()))
                 self._writer.execute("COMMIT")
                 return result
             finally:
@@ -86,19 +86,6 @@ class SqliteStore(SqlStore):
         """Raise an error if the file was removed or replaced: SQLite would go on writing to what nobody can open."""
         if self._file is not None and self._find_file() != self._file:
             raise StoreError(f"the file {self.title} was removed or replaced; put it back, or start the service again")
-
-
-class _SqliteStatements:
-    """Statements on a connection that is in a transaction."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def run(self, query: str, *values: Any) -> list[Any]:
-        return self._connection.execute(query, values).fetchall()
-
-    def run_many(self, query: str, rows: Sequence[Sequence[Any]]) -> None:
-        self._connection.executemany(query, rows)
 
 
 @contextlib.contextmanager
