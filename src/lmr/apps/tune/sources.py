@@ -16,7 +16,7 @@ import torch
 
 from lmr.apps.model_options import choose_prompts, create_suited, make_classifier, read_labels
 from lmr.apps.options import AnyPath, ModelOptions, Prompts
-from lmr.bench.inputs import AnyMethod, find_dataset, load_backbone, load_classifier, preprocess
+from lmr.bench.inputs import AnyMethod, find_dataset, load_backbone, preprocess
 from lmr.bench.plans.plan import MethodEntry, choose_plans, list_plans
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.run import create_method, fit_source
@@ -126,13 +126,10 @@ def open_plan(name: str, overrides: Mapping[str, Any], root: str | None = None) 
 
 def _open_stream(tasks: Sequence[Task]) -> TuneSource:
     first = tasks[0]
-    dataset = find_dataset(first.dataset, first.root)
-    stream = first.open_stream(dataset)
+    stream = first.open_stream(find_dataset(first.dataset, first.root))
 
     def create_methods() -> list[AnyMethod]:
-        classifier = load_classifier(
-            first.backbone, first.dtype, first.device, dataset.classes, first.prompts.templates
-        )
+        classifier = first.load_classifier()
         methods = [create_method(task.entry, classifier) for task in tasks]
         for task, method in zip(tasks, methods, strict=True):
             if task.source_images:
@@ -140,7 +137,7 @@ def _open_stream(tasks: Sequence[Task]) -> TuneSource:
         return methods
 
     def read(start: int) -> Iterator[TrialBatch]:
-        backbone = load_backbone(first.backbone, first.dtype, first.device)
+        backbone = load_backbone(*first.model)
         place = stream.ends[start - 1] if start else 0
         for batch in stream.batches(start):
             images = preprocess(backbone, batch.images, torch.device(first.device))
@@ -148,7 +145,7 @@ def _open_stream(tasks: Sequence[Task]) -> TuneSource:
             place += len(images)
 
     parts = [first.dataset, first.domain, *([f"severity {first.severity}"] if first.severity else [])]
-    parts += [f"batches of {first.batch_size}", f"seed {first.seed}"]
+    parts += [f"batches of {first.batch_size}", f"seed {first.order.seed}"]
     key = make_key([task.run for task in tasks])
     return TuneSource(", ".join(parts), key, stream.count, create_methods, read, stream)
 
