@@ -23,11 +23,11 @@ from lmr.report.traits import (
     LineKind,
     StreamKind,
     expand_spec,
+    find_card,
     find_changes,
     find_sweep,
     kind_of,
     label_of,
-    list_sweeps,
     stream_of,
 )
 
@@ -355,7 +355,7 @@ def _find_label(rows: Sequence[Row]) -> str:
 
 def _names_values(row: Row, label: str) -> bool:
     """Return True if a label only gives the values of a sweep's arguments, such as ``gap, 5``."""
-    sweeps = list_sweeps(row.method)
+    sweeps = find_card(row.method).swept
     values = expand_spec(row.spec) if sweeps else {}
     return any(sorted(label.split(", ")) == sorted(str(values[key]) for key in keys) for keys in sweeps.values())
 
