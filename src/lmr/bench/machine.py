@@ -69,8 +69,10 @@ def measure_peak(work: Callable[[], object]) -> int:
     result is then too small.
     """
     gc.collect()
-    _give_back()
-    reset_peak()
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)  # of glibc; other C libraries have no such call
+    with contextlib.suppress(OSError):
+        _CLEAR.write_text("5")  # proc(5): 5 resets the peak resident set size
     before = read_peak()
     work()
     return read_peak() - before
@@ -91,21 +93,6 @@ def read_peak() -> int:
         raise LmrError("Peak memory can be measured on Linux and macOS only.") from error
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def reset_peak() -> bool:
-    """Reset the peak of this process to its present size; return whether the system allowed it."""
-    try:
-        _CLEAR.write_text("5")  # proc(5): 5 resets the peak resident set size
-    except OSError:
-        return False
-    return True
-
-
-def _give_back() -> None:
-    """Let glibc return freed pages to the system; other C libraries have no such call."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def call_fresh(function: Callable[..., int], what: str, *arguments: Any) -> int | None:

@@ -186,24 +186,23 @@ def choose_datasets(plans: Sequence[Plan], root: str | None = None) -> tuple[lis
 def choose_dataset(item: str, root: str | None = None) -> DatasetChoice:
     """Return the first dataset of an item that is there; raise MissingData if none is and it is needed."""
     names, optional = split_datasets(item)
-    missing: list[MissingData] = []
+    missing: MissingData | None = None
+    chosen, result = None, "it is left out"
     for name in names:
         try:
             found = find_dataset(name, root)
         except MissingData as error:
-            missing.append(error)
+            missing = missing or error
             continue
-        if not missing:
+        if missing is None:
             return DatasetChoice(name)
-        used = f"{name!r} is used instead, {found.count(found.domains[0]):,} images"
-        return DatasetChoice(name, _explain_choice(names[0], missing[0], used))
-    if not optional:
-        raise missing[0]
-    return DatasetChoice(None, _explain_choice(names[0], missing[0], "it is left out"))
-
-
-def _explain_choice(name: str, error: MissingData, result: str) -> str:
-    return f"The dataset {name!r} is not in {str(error.root)!r}: {result}. {error.advice}"
+        chosen, result = name, f"{name!r} is used instead, {found.count(found.domains[0]):,} images"
+        break
+    assert missing is not None
+    if chosen is None and not optional:
+        raise missing
+    where = f"The dataset {names[0]!r} is not in {str(missing.root)!r}"
+    return DatasetChoice(chosen, f"{where}: {result}. {missing.advice}")
 
 
 def split_datasets(item: str) -> tuple[list[str], bool]:
