@@ -116,13 +116,10 @@ def load_classifier(name: str, dtype: str, device: str, classes: tuple[str, ...]
     return load_backbone(name, dtype, device).classifier(classes, templates)
 
 
-def preprocess(backbone: Backbone, arrays: list[ImageArray], device: torch.device) -> Tensor:
-    """Convert images of any sizes to inputs of the encoder: [B, *input_shape]."""
-    return backbone.preprocess(arrays).to(device)
-
-
 def read_inputs(
     backbone: Backbone, stream: Stream, start: int, device: torch.device
 ) -> ReadAhead[Batch, tuple[Batch, Tensor]]:
     """Read the batches of a stream from number ``start`` on, with preprocessed images, one batch ahead."""
-    return ReadAhead(stream.batches(start), lambda batch: (batch, preprocess(backbone, batch.images, device)), ahead=1)
+    return ReadAhead(
+        stream.batches(start), lambda batch: (batch, backbone.preprocess(batch.images).to(device)), ahead=1
+    )

@@ -71,8 +71,7 @@ def measure_peak(work: Callable[[], object]) -> int:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)  # of glibc; other C libraries have no such call
-    with contextlib.suppress(OSError):
-        _CLEAR.write_text("5")  # proc(5): 5 resets the peak resident set size
+    reset_peak()
     before = read_peak()
     work()
     return read_peak() - before
@@ -93,6 +92,15 @@ def read_peak() -> int:
         raise LmrError("Peak memory can be measured on Linux and macOS only.") from error
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def reset_peak() -> bool:
+    """Reset the peak of this process to its present size; return whether the system allowed it."""
+    try:
+        _CLEAR.write_text("5")  # proc(5): 5 resets the peak resident set size
+    except OSError:
+        return False
+    return True
 
 
 def call_fresh(function: Callable[..., int], what: str, *arguments: Any) -> int | None:

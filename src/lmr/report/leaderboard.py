@@ -23,7 +23,7 @@ from lmr.bench.running.row import Row
 from lmr.core.card import Role
 from lmr.data.names import ORDERS, describe_order
 from lmr.report.gains import Compared, Entry, Gain, build_gains, compare_rows
-from lmr.report.groups import SHUFFLE, RunGroup, Setting, Settings, is_natural, split
+from lmr.report.groups import SHUFFLE, RunGroup, Setting, Settings, is_natural, name_seeds, split
 from lmr.report.runs import Runs
 from lmr.report.selection import (
     DTYPE,
@@ -341,9 +341,8 @@ class Board:
             rows = list(next(iter(self.scores[scenario].values())).rows.values())
             images = " or ".join(f"{count:,}" for count in sorted({row.images for row in rows}))
             domains = dict.fromkeys(name_stream(list(row.domains)) or row.domain for row in rows)
-            seeds = sorted({row.seed for row in rows})
-            named = f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
-            return f"{images} images of {scenario.dataset}, {'; '.join(domains)}, {named}"
+            seeds = name_seeds(row.seed for row in rows)
+            return f"{images} images of {scenario.dataset}, {'; '.join(domains)}, {seeds}"
 
         found = split(self.heads, describe)
         return [f"{'; '.join(self.heads[one] for one in own)}: {text}." for text, own in found.items()]
@@ -571,9 +570,8 @@ def _list(lines: Mapping[int, Mapping[StreamId, Row]], key: str) -> set[Any]:
 
 def _find_usual_batch(columns: Mapping[Scenario, Collection[int]]) -> int:
     """Return the batch size with most numbers; of several the largest."""
-    counts: Counter[int] = Counter()
-    for scenario, lines in columns.items():
-        counts[scenario.batch_size] += len(lines) if scenario.batch_size != OWN else 0
+    counts = Counter(scenario.batch_size for scenario, lines in columns.items() for _ in lines)
+    del counts[OWN]
     return max(counts, key=lambda size: (counts[size], size), default=OWN)
 
 

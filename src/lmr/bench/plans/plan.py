@@ -26,15 +26,7 @@ from lmr.core.errors import LmrError
 from lmr.core.log import hide_logs
 from lmr.core.method import Method
 from lmr.core.passes import make_stand_in
-from lmr.core.registry import (
-    AUTO,
-    create,
-    expand_methods,
-    find_method,
-    list_methods,
-    load_method_file,
-    split_address,
-)
+from lmr.core.registry import AUTO, create, expand_methods, find_method, list_methods, load_method_file, split_address
 from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.dataset import CLEAN
 from lmr.data.names import ORDERS

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from lmr.bench.flops import count_forwards, count_image
-from lmr.bench.inputs import find_dataset, load_backbone, preprocess
+from lmr.bench.inputs import find_dataset, load_backbone
 from lmr.bench.machine import count_cores, use_threads
 from lmr.bench.plans.task import Task
 from lmr.bench.running.bench import check_workers, choose_workers
@@ -155,8 +155,8 @@ def measure_passes(task: Task, count: int) -> PassSeconds:
     backbone = load_backbone(*task.model)
     count = min(count, dataset.count(task.domains[0]))
     arrays = dataset.read(task.domains[0], task.severity, range(count))
-    images = preprocess(backbone, arrays, classifier.device)
-    prepare = _time(lambda: preprocess(backbone, arrays, classifier.device)) / count
+    images = backbone.preprocess(arrays).to(classifier.device)
+    prepare = _time(lambda: backbone.preprocess(arrays).to(classifier.device)) / count
     return PassSeconds(prepare, _time(lambda: classifier.features(images)) / count)
 
 

@@ -14,14 +14,7 @@ import numpy as np
 import torch
 
 from lmr.bench.flops import count_forwards
-from lmr.bench.inputs import (
-    AnyMethod,
-    find_clean_dataset,
-    find_dataset,
-    load_backbone,
-    preprocess,
-    read_inputs,
-)
+from lmr.bench.inputs import AnyMethod, find_clean_dataset, find_dataset, load_backbone, read_inputs
 from lmr.bench.plans.plan import MethodEntry
 from lmr.bench.plans.task import Task
 from lmr.bench.running import answers
@@ -124,7 +117,7 @@ def fit_source(task: Task, method: AnyMethod) -> None:
     chosen = make_stream(clean, CLEAN, seed=task.order.seed, limit=last).index[task.forgetting :]
     parts = (chosen[first : first + SOURCE_BATCH] for first in range(0, len(chosen), SOURCE_BATCH))
     device = method.classifier.device
-    method.fit_source(preprocess(backbone, clean.read(CLEAN, 0, part.tolist()), device) for part in parts)
+    method.fit_source(backbone.preprocess(clean.read(CLEAN, 0, part.tolist())).to(device) for part in parts)
 
 
 def _describe_source(task: Task) -> dict[str, str]:
@@ -148,7 +141,7 @@ def measure_forgetting(task: Task, method: AnyMethod, inputs: StepInputs) -> flo
     clean, backbone = find_clean_dataset(task.dataset, task.root), load_backbone(*task.model)
     right = []
     for batch in make_stream(clean, CLEAN, seed=task.order.seed, limit=task.forgetting):
-        images = inputs.find(batch.images, preprocess(backbone, batch.images, method.classifier.device))
+        images = inputs.find(batch.images, backbone.preprocess(batch.images).to(method.classifier.device))
         right.append(method.predict(images).labels.cpu().numpy() == batch.labels)
     return float(np.concatenate(right).mean())
 
