@@ -253,7 +253,7 @@ _OUTLINES: dict[str, Callable[[Floats, Floats], Floats]] = {
         _length(x, y) - np.float32(0.95), np.float32(0.72) - np.sqrt((x - np.float32(0.5)) ** 2 + y * y)
     ),
     "square": lambda x, y: np.maximum(np.abs(x), np.abs(y)) - np.float32(0.72),
-    "diamond": lambda x, y: (np.abs(x) / np.float32(0.52) + np.abs(y) - 1) * np.float32(0.46),
+    "diamond": lambda x, y: np.asarray((np.abs(x) / np.float32(0.52) + np.abs(y) - 1) * np.float32(0.46), np.float32),
     "cross": lambda x, y: np.maximum(
         np.maximum(np.abs(x), np.abs(y)) - np.float32(0.92), np.minimum(np.abs(x), np.abs(y)) - np.float32(0.3)
     ),
