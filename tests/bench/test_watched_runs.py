@@ -15,7 +15,7 @@ from lmr import LmrError
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import Row, read_samples
-from lmr.bench.running.run import RunCallbacks, Stop, run_task
+from lmr.bench.running.run import Stop, run_task
 from lmr.cli.parser import parse
 from lmr.report.groups import gather
 from lmr.watch.settings import read_watch
@@ -78,7 +78,7 @@ def test_stopped_watched_run_resumes_to_the_same_row(tmp_path: Path) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        run_task(task, tmp_path / "parts", RunCallbacks(stop))
+        run_task(task, tmp_path / "parts", stop)
     again = run_task(task, tmp_path / "parts")
     assert again.compare() == whole.compare()
     samples = [read_samples(tmp_path / name, task.run)["predicted"].tolist() for name in ("whole", "parts")]
@@ -98,14 +98,14 @@ import os, signal, sys
 from pathlib import Path
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import list_tasks
-from lmr.bench.running.run import RunCallbacks, run_task
+from lmr.bench.running.run import run_task
 
 def die(images):
     if images >= 12:
         os.kill(os.getpid(), signal.SIGKILL)
 
 (task,) = list_tasks([parse_plan("test", "", Path(), {settings!r})])
-run_task(task, Path({folder!r}), RunCallbacks(die), save_seconds=0)
+run_task(task, Path({folder!r}), die, save_seconds=0)
 """
 
 
@@ -118,7 +118,7 @@ def test_watched_run_that_is_killed_without_notice_resumes_to_the_same_row(tmp_p
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
     begun: list[int] = []
-    again = run_task(task, tmp_path / "killed", RunCallbacks(begun.append))
+    again = run_task(task, tmp_path / "killed", begun.append)
     assert begun[0] == 8  # the last batches before the kill are run again, the others are not
     whole = run_task(task, tmp_path / "whole")
     assert again.compare() == whole.compare()

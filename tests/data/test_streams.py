@@ -15,8 +15,8 @@ import set_maker as maker
 from lmr.data.frames import jitter
 from lmr.data.streams import (
     Batch,
+    Order,
     Stream,
-    arrange,
     make_stream,
     order_by_bursts,
     order_by_classes,
@@ -176,10 +176,11 @@ def test_every_order_is_a_permutation(
     labels: list[int], kind: str, seed: int, block: int | None, concentration: float
 ) -> None:
     truth = np.array(labels, np.int64)
-    first = arrange(kind, truth, seed, block=block, concentration=concentration)
+    order = Order(kind, seed, concentration, block)
+    first = order.arrange(truth)
     assert first.dtype == np.int64
     assert sorted(first.tolist()) == list(range(len(labels)))
-    np.testing.assert_array_equal(first, arrange(kind, truth, seed, block=block, concentration=concentration))
+    np.testing.assert_array_equal(first, order.arrange(truth))
 
 
 def measure_imbalance(labels: np.ndarray, size: int) -> float:
@@ -256,7 +257,7 @@ def test_wrong_arguments_are_sentences(wrong: dict, sentence: str) -> None:
 
 def test_unknown_order_is_a_sentence() -> None:
     with pytest.raises(ValueError, match="no order 'up'"):
-        arrange("up", np.zeros(3, np.int64))
+        Order("up").arrange(np.zeros(3, np.int64))
 
 
 @pytest.mark.parametrize("order", ["bursts", "shift", "skew"])

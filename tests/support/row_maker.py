@@ -63,7 +63,7 @@ def make_task_rows(tasks: Iterable[Task]) -> list[Row]:
         make_row(
             task.entry.label, task.entry.spec, task.domain, 0.3 + place % 50 / 100, late_top_share=0.2,
             peak_mb=1.0, trainable=3.0, dataset=task.dataset, data_digest=task.data_digest, images=task.images,
-            backbone={"name": task.backbone, "weights": task.weights, "dtype": task.dtype}, seed=task.seed,
+            backbone={"name": task.backbone, "weights": task.weights, "dtype": task.dtype}, seed=task.order.seed,
             batch_size=task.batch_size, severity=task.severity or 5, prompts=task.prompt_facts,
         )
         for place, task in enumerate(tasks)

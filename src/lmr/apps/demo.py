@@ -27,7 +27,6 @@ from lmr.report.traits import LineKind, kind_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 PLAN = "demo"
 FIGURES = ("demo.png", "ablation.png")  # of the comparisons of the plan, in their order
@@ -233,7 +232,8 @@ def draw_comparison(comparison: Comparison, clean: float, path: Path) -> None:
         f"A small vision-language model on streams of corrupted photographs, severity {severity} of 5", y=0.99
     )
     figure.tight_layout(rect=(0, 0.045, 1, 0.99))
-    _save(figure, path)
+    figure.savefig(path, dpi=110)
+    _load_pyplot().close(figure)
 
 
 def _skip_start(values: NDArray[Any]) -> NDArray[Any]:
@@ -264,8 +264,3 @@ def _load_pyplot() -> Any:
     """Return matplotlib's pyplot without a display; its import takes a second."""
     require("matplotlib", "bench", "lmr demo").use("agg")
     return require("matplotlib.pyplot", "bench", "lmr demo")
-
-
-def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, dpi=110)
-    _load_pyplot().close(figure)

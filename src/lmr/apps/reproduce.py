@@ -25,6 +25,7 @@ from lmr.report.published import AVERAGE, PublishedTable, find_published
 from lmr.report.report import make_report
 from lmr.report.runs import read_runs
 from lmr.report.selection import choose_main
+from lmr.report.table import Table
 from lmr.report.tables import build_accuracy
 from lmr.report.verdicts import Judgement, format_verdict, judge, pick_table
 
@@ -65,12 +66,9 @@ class Reproduction:
 def reproduce(job: Reproduction) -> list[Judgement]:
     """Run a published table, make its report and judge every row."""
     published, result = find_published(job.table), job.run()
-    report = make_report([job.folder], Path(job.folder) / "report")
     table = pick_table(published, _gather_runs(job, result))
-    show_tables([table] if table else [])
     judgements = judge(table, published)
-    print_text(format_verdict(published, judgements))
-    print_text(f"\nThe full report is in {report.page}.")
+    _report(job, [table], format_verdict(published, judgements))
     return judgements
 
 
@@ -79,13 +77,17 @@ def reproduce_quickly(job: Reproduction) -> BenchResult:
     print_text(job.estimate())
     published, result = find_published(job.table), job.run()
     if result.rows:
-        report = make_report([job.folder], Path(job.folder) / "report")
         settings = _gather_runs(job, result).items()
         tables = [build_accuracy(setting, choose_main(groups), published) for setting, groups in settings]
-        show_tables([table for table in tables if table is not None])
-        print_text(describe_quick_form(published, result.rows))
-        print_text(f"\nThe full report is in {report.page}.")
+        _report(job, tables, describe_quick_form(published, result.rows))
     return result
+
+
+def _report(job: Reproduction, tables: Sequence[Table | None], conclusion: str) -> None:
+    """Make the report of a folder, then print some of its tables and a conclusion."""
+    report = make_report([job.folder], Path(job.folder) / "report")
+    show_tables([table for table in tables if table is not None])
+    print_text(f"{conclusion}\n\nThe full report is in {report.page}.")
 
 
 def describe_quick_form(published: PublishedTable, rows: Sequence[Row]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from lmr.core.classifier import ZeroShot, digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.data.catalogue import open_dataset
-from lmr.data.dataset import BEFORE_CHOICE, CLEAN, Dataset, ImageArray, Labels
+from lmr.data.dataset import BEFORE_CHOICE, CLEAN, Dataset, DerivedSet, ImageArray
 from lmr.data.streams import Batch, Stream
 from lmr.images.ahead import ReadAhead
 from lmr.models import Backbone, load
@@ -27,7 +27,7 @@ KEPT_BYTES = 800_000_000  # of images; 5,000 of ImageNet take 753 MB
 CLEAN_SETS = {"imagenet-c-5000": "imagenet"}  # for other sets that end with -c, the name without it
 
 
-class KeptImages(Dataset):
+class KeptImages(DerivedSet):
     """A dataset that keeps the images of the domain that was read last; a process keeps those of one dataset.
 
     Methods take turns on one domain, and making its images can cost more than classifying them. Features are never
@@ -37,29 +37,6 @@ class KeptImages(Dataset):
     _place: ClassVar[tuple[object, str, int] | None] = None
     _kept: ClassVar[dict[int, ImageArray]] = {}
     _bytes: ClassVar[int] = 0
-
-    def __init__(self, dataset: Dataset) -> None:
-        self.source = dataset
-        self.name, self.classes, self.protocol = dataset.name, dataset.classes, dataset.protocol
-        self.domains, self.others, self.severities = dataset.domains, dataset.others, dataset.severities
-        self.reads_files = dataset.reads_files
-
-    @property
-    def digest(self) -> str:
-        """Return the digest of the set."""
-        return self.source.digest
-
-    def digest_part(self, domains: Sequence[str], severity: int) -> str:
-        """Return the digest of a part of the set."""
-        return self.source.digest_part(domains, severity)
-
-    def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
-        """Return the protocol of a part of the set."""
-        return self.source.describe_part(domains)
-
-    def labels(self, domain: str) -> Labels:
-        """Return the labels of the set."""
-        return self.source.labels(domain)
 
     def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
         """Return images; those that are not kept yet are read."""
@@ -139,13 +116,10 @@ def load_classifier(name: str, dtype: str, device: str, classes: tuple[str, ...]
     return load_backbone(name, dtype, device).classifier(classes, templates)
 
 
-def preprocess(backbone: Backbone, arrays: list[ImageArray], device: torch.device) -> Tensor:
-    """Convert images of any sizes to inputs of the encoder: [B, *input_shape]."""
-    return backbone.preprocess(arrays).to(device)
-
-
 def read_inputs(
     backbone: Backbone, stream: Stream, start: int, device: torch.device
 ) -> ReadAhead[Batch, tuple[Batch, Tensor]]:
     """Read the batches of a stream from number ``start`` on, with preprocessed images, one batch ahead."""
-    return ReadAhead(stream.batches(start), lambda batch: (batch, preprocess(backbone, batch.images, device)), ahead=1)
+    return ReadAhead(
+        stream.batches(start), lambda batch: (batch, backbone.preprocess(batch.images).to(device)), ahead=1
+    )

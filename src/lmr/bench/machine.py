@@ -69,7 +69,8 @@ def measure_peak(work: Callable[[], object]) -> int:
     result is then too small.
     """
     gc.collect()
-    _give_back()
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)  # of glibc; other C libraries have no such call
     reset_peak()
     before = read_peak()
     work()
@@ -100,12 +101,6 @@ def reset_peak() -> bool:
     except OSError:
         return False
     return True
-
-
-def _give_back() -> None:
-    """Let glibc return freed pages to the system; other C libraries have no such call."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def call_fresh(function: Callable[..., int], what: str, *arguments: Any) -> int | None:

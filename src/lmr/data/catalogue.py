@@ -46,8 +46,13 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None) -> Datas
             f"There is no dataset {name!r}.{suggest(name, NAMES)} Choose one of: {', '.join(NAMES)}, or give "
             "folder:PATH, domains:PATH or csv:PATH."
         )
-    if name in EMBEDDED_SETS:
-        return _open_embedded(name)
+    if name.startswith("pocket"):
+        return _open_pocket(name, POCKET_COUNT, corrupted=name == "pocket-c")
+    if name == "photo":
+        return Photographs()
+    if name == "photo-c":  # a photograph has the same noise as the same image in cifar10-c
+        photos = Photographs()
+        return CorruptedOnTheFly(name, photos, "cifar", numbers=photos.numbers)
     place = find_root(root)
     if name.startswith("cifar"):
         classes = 100 if name.startswith("cifar100") else 10
@@ -57,16 +62,6 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None) -> Datas
     if name.startswith("imagenet-c"):
         return open_imagenet_c(name, place)
     return open_imagenet(name, place)
-
-
-def _open_embedded(name: str) -> Dataset:
-    """Open a set that comes with the package; a photograph has the same noise as the same image in cifar10-c."""
-    if name.startswith("pocket"):
-        return _open_pocket(name, POCKET_COUNT, corrupted=name == "pocket-c")
-    photos = Photographs()
-    if name == "photo":
-        return photos
-    return CorruptedOnTheFly(name, photos, "cifar", numbers=photos.numbers)
 
 
 def _open_pocket(name: str, count: int, *, corrupted: bool) -> Dataset:

@@ -294,11 +294,7 @@ def _read_binary(data: bytes, classes: int) -> Arrays:
 
 def _read_tar(path: Path, classes: int) -> Arrays:
     """Read the test file inside the downloaded archive, python or binary."""
-    members: dict[str, Callable[[bytes, int], Arrays]] = (
-        {"cifar-10-batches-py/test_batch": _read_pickle, "cifar-10-batches-bin/test_batch.bin": _read_binary}
-        if classes == 10
-        else {"cifar-100-python/test": _read_pickle, "cifar-100-binary/test.bin": _read_binary}
-    )
+    members = dict(zip(_FILES[classes], (_read_pickle, _read_binary), strict=False))
     with tarfile.open(path) as archive:
         for member in archive:
             reader = members.get(member.name.removeprefix("./"))

@@ -241,7 +241,34 @@ class CorruptedFiles(Dataset):
         """Read images of a corruption, by their index."""
 
 
-class ClassSubset(Dataset):
+class DerivedSet(Dataset):
+    """A set with images of another one, ``source``; what a subclass does not change is as there."""
+
+    def __init__(self, source: Dataset) -> None:
+        self.source = source
+        self.name, self.classes, self.protocol = source.name, source.classes, source.protocol
+        self.domains, self.others, self.severities = source.domains, source.others, source.severities
+        self.reads_files = source.reads_files
+
+    @property
+    def digest(self) -> str:
+        """The digest of the source."""
+        return self.source.digest
+
+    def digest_part(self, domains: Sequence[str], severity: int) -> str:
+        """Return the digest of a part of the source."""
+        return self.source.digest_part(domains, severity)
+
+    def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
+        """Return the protocol of a part of the source."""
+        return self.source.describe_part(domains)
+
+    def labels(self, domain: str) -> Labels:
+        """Return the labels of the source."""
+        return self.source.labels(domain)
+
+
+class ClassSubset(DerivedSet):
     """The images of some classes of another set.
 
     ``pocket-c@10`` has ten classes, ``pocket-c@10.2`` ten others, ``photo-c@cat+dog`` those with these names.
@@ -271,39 +298,37 @@ class ClassSubset(Dataset):
                 f"{whole.name}@10.2, where 2 is a seed, and two by name {whole.name}@{'+'.join(whole.classes[:2])}. "
                 f"Its classes: {', '.join(whole.classes[:20])}{', …' if total > 20 else ''}."
             )
-        self.name, self.whole = name, whole
-        self.domains, self.others, self.severities = whole.domains, whole.others, whole.severities
-        self.reads_files = whole.reads_files
-        self.classes = tuple(whole.classes[place] for place in self.chosen)
+        super().__init__(whole)
+        self.name, self.classes = name, tuple(whole.classes[place] for place in self.chosen)
         self.protocol = {**whole.protocol, "subset": self._choice}
 
     @property
     def digest(self) -> str:
         """The digest of the whole set and the chosen classes."""
-        return self._digest(self.whole.digest)
+        return self._digest(super().digest)
 
     def digest_part(self, domains: Sequence[str], severity: int) -> str:
         """Return the digest of this part of the whole set and the chosen classes."""
-        return self._digest(self.whole.digest_part(domains, severity))
+        return self._digest(super().digest_part(domains, severity))
 
     def _digest(self, whole: str) -> str:
         return make_digest(whole, "classes", *map(str, self.chosen))
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
         """Return the protocol of this part of the whole set, and the choice."""
-        return {**self.whole.describe_part(domains), "subset": self._choice}
+        return {**super().describe_part(domains), "subset": self._choice}
 
     def labels(self, domain: str) -> Labels:
         """Return the labels, which count the chosen classes from 0."""
-        labels = self.whole.labels(domain)
+        labels = self.source.labels(domain)
         return np.searchsorted(self.chosen, labels[self._find_places(domain)]).astype(np.int64)
 
     def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
-        return self.whole.read(domain, severity, self._find_places(domain)[indices].tolist())
+        return self.source.read(domain, severity, self._find_places(domain)[indices].tolist())
 
     def _find_places(self, domain: str) -> Labels:
         """Return the index of every image in the whole set: int64 [N]."""
-        return np.flatnonzero(np.isin(self.whole.labels(domain), self.chosen))
+        return np.flatnonzero(np.isin(self.source.labels(domain), self.chosen))
 
 
 def choose_classes(total: int, count: int, seed: int = 0) -> list[int]:

@@ -209,50 +209,28 @@ def _grain(index: NDArray[np.uint64], seed: int) -> Floats:
 def _distances(shape: NDArray[np.int64], x: Floats, y: Floats) -> Floats:
     """Return the signed distance to the outline of each shape in units of its radius, negative inside: [N, 32, 32]."""
     distance = np.empty_like(x)
-    for number, outline in enumerate(_OUTLINES):
+    for number, name in enumerate(SHAPES):
         mine = np.flatnonzero(shape == number)
         if len(mine):
-            distance[mine] = outline(x[mine], y[mine])
+            distance[mine] = _OUTLINES[name](x[mine], y[mine])
     return distance
 
 
-def _circle(x: Floats, y: Floats) -> Floats:
-    return np.sqrt(x * x + y * y) - np.float32(0.9)
-
-
-def _ring(x: Floats, y: Floats) -> Floats:
-    return np.abs(np.sqrt(x * x + y * y) - np.float32(0.72)) - np.float32(0.2)
-
-
-def _crescent(x: Floats, y: Floats) -> Floats:
-    bite = np.sqrt((x - np.float32(0.5)) ** 2 + y * y) - np.float32(0.72)
-    return np.maximum(np.sqrt(x * x + y * y) - np.float32(0.95), -bite)
-
-
-def _square(x: Floats, y: Floats) -> Floats:
-    return np.maximum(np.abs(x), np.abs(y)) - np.float32(0.72)
-
-
-def _diamond(x: Floats, y: Floats) -> Floats:
-    return np.asarray((np.abs(x) / np.float32(0.52) + np.abs(y) - 1) * np.float32(0.46), np.float32)
-
-
-def _cross(x: Floats, y: Floats) -> Floats:
-    a, b = np.abs(x), np.abs(y)
-    return np.maximum(np.maximum(a, b) - np.float32(0.92), np.minimum(a, b) - np.float32(0.3))
+def _length(x: Floats, y: Floats) -> Floats:
+    return np.sqrt(x * x + y * y)
 
 
 def _polygon(x: Floats, y: Floats, corners: int, apothem: float) -> Floats:
     wedge = np.float32(2 * np.pi / corners)
     angle = np.mod(np.arctan2(y, x), wedge) - wedge / 2
-    return np.sqrt(x * x + y * y) * np.cos(angle) - np.float32(apothem)
+    return _length(x, y) * np.cos(angle) - np.float32(apothem)
 
 
 def _star(x: Floats, y: Floats) -> Floats:
     """Draw five points: in each wedge, the edge is straight from a tip at radius 1 to a notch at radius 0.42."""
     wedge = np.float32(2 * np.pi / 5)
     angle = np.abs(np.mod(np.arctan2(y, x), wedge) - wedge / 2)
-    r = np.sqrt(x * x + y * y)
+    r = _length(x, y)
     px, py = r * np.cos(angle), r * np.sin(angle)  # the tip lies at angle pi/5, the notch at angle 0
     tip = np.array([np.cos(np.pi / 5), np.sin(np.pi / 5)], np.float32)
     edge = tip - np.array([0.42, 0], np.float32)
@@ -268,15 +246,19 @@ def _heart(x: Floats, y: Floats) -> Floats:
     return np.asarray(np.minimum(lobe, corner), np.float32)
 
 
-_OUTLINES: tuple[Callable[[Floats, Floats], Floats], ...] = (  # as in SHAPES
-    _circle,
-    _ring,
-    _crescent,
-    _square,
-    _diamond,
-    _cross,
-    partial(_polygon, corners=3, apothem=0.5),
-    partial(_polygon, corners=5, apothem=0.78),
-    _star,
-    _heart,
-)
+_OUTLINES: dict[str, Callable[[Floats, Floats], Floats]] = {
+    "circle": lambda x, y: _length(x, y) - np.float32(0.9),
+    "ring": lambda x, y: np.abs(_length(x, y) - np.float32(0.72)) - np.float32(0.2),
+    "crescent": lambda x, y: np.maximum(
+        _length(x, y) - np.float32(0.95), np.float32(0.72) - np.sqrt((x - np.float32(0.5)) ** 2 + y * y)
+    ),
+    "square": lambda x, y: np.maximum(np.abs(x), np.abs(y)) - np.float32(0.72),
+    "diamond": lambda x, y: np.asarray((np.abs(x) / np.float32(0.52) + np.abs(y) - 1) * np.float32(0.46), np.float32),
+    "cross": lambda x, y: np.maximum(
+        np.maximum(np.abs(x), np.abs(y)) - np.float32(0.92), np.minimum(np.abs(x), np.abs(y)) - np.float32(0.3)
+    ),
+    "triangle": partial(_polygon, corners=3, apothem=0.5),
+    "pentagon": partial(_polygon, corners=5, apothem=0.78),
+    "star": _star,
+    "heart": _heart,
+}

@@ -9,7 +9,7 @@ import hashlib
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,85 +98,109 @@ class Stream:
         return Batch(images, self.labels[part], [self.domains[place] for place in domain], index)
 
 
+@dataclass(frozen=True)
+class Order:
+    """The order of the images in a stream, and what it depends on.
+
+    ``kind`` is "shuffle" (Python's shuffle, the usual one), "file" (as the set lists them), "dirichlet" (classes come
+    and go), "classes" (runs of images of one class), "bursts" (runs of frames of one image, each changed by
+    ``Jitter``), "shift" (one class is half of the stream), "skew" (some classes dominate, see ``order_by_skew``) or
+    "haul" (shuffled clean images, changed by ``Haul``). In the last four images repeat.
+    """
+
+    kind: str = "shuffle"
+    seed: int = 1
+    concentration: float = 0.1  # of "dirichlet": small is strongly imbalanced
+    block: int | None = None  # of "classes": images of one class in a row; None: all of it
+    majority: float = 0.8  # of "skew": the share of the dominant classes
+    tail: float | None = None  # of "skew", in place of a majority: class k has a share as tail^k
+    dominant: str = ""  # of "skew": classes as ``read_dominant`` reads them; "": the seed draws one
+    onset: int = 0  # clean images at the beginning of a stream over one domain, before the corruption
+    rounds: int = 1  # through all domains, with the same images
+    mix: bool = False  # all domains shuffled into one
+
+    @property
+    def settings(self) -> dict[str, float | int | str]:
+        """What the order depends on besides the seed and the domains, by the keys of plans."""
+        shares = "majority" if self.tail is None else "tail"
+        own = {"dirichlet": ("concentration",), "classes": ("block",), "skew": (shares, "dominant")}
+        keys = (*own.get(self.kind, ()), "onset")
+        return {key: value for key in keys if (value := getattr(self, key))}
+
+    def arrange(self, labels: Places, count: int | None = None) -> Places:
+        """Return the first ``count`` (default: N) indices of images with ``labels`` [N] in this order.
+
+        That is a permutation of 0 … N-1, except for "bursts", "shift", "skew" and "haul", in which images repeat.
+        """
+        seed, total = self.seed, len(labels)
+        if self.kind == "skew":
+            return order_by_skew(
+                labels, seed, count, majority=self.majority, tail=self.tail, dominant=read_dominant(self.dominant),
+                switch=self.onset,
+            )  # fmt: skip
+        if self.kind == "bursts":
+            return order_by_bursts(labels, seed, count)
+        if self.kind == "shift":
+            return order_by_shift(labels, seed, count)
+        if self.kind == "haul":
+            return _deal(np.arange(total), total if count is None else count, np.random.default_rng(seed))
+        if self.kind == "shuffle":
+            return shuffle_places(total, seed)[:count]
+        if self.kind == "file":
+            return np.arange(total)[:count]
+        if self.kind == "dirichlet":
+            return order_by_dirichlet(labels, seed, self.concentration)[:count]
+        if self.kind == "classes":
+            return order_by_classes(labels, seed, self.block)[:count]
+        raise LmrError(f"There is no order {self.kind!r}; choose one of: {', '.join(ORDERS)}.")
+
+
 def make_stream(
     dataset: Dataset,
     domains: Sequence[str] | str | None = None,
     *,
+    order: Order | str = "shuffle",
     severity: int = 5,
-    order: str = "shuffle",
-    seed: int = 1,
     limit: int | None = None,
     batch_size: int = 64,
-    mix: bool = False,
-    rounds: int = 1,
-    concentration: float = 0.1,
-    block: int | None = None,
-    majority: float = 0.8,
-    tail: float | None = None,
-    dominant: str = "",
-    onset: int = 0,
+    **settings: Any,
 ) -> Stream:
     """Return a stream over ``domains`` (default: all domains of the set), one after the other, or mixed.
 
-    ``order`` is "shuffle" (Python's shuffle, the usual one), "file" (as the set lists them), "dirichlet" (classes come
-    and go; the smaller ``concentration``, the stronger the imbalance), "classes" (runs of ``block`` images of one
-    class; default: whole classes), "bursts" (runs of frames of one image, each changed by ``Jitter``), "shift" (one
-    class is half of the stream), "skew" (some classes dominate: ``order_by_skew`` explains ``majority``, ``tail`` and
-    ``dominant``) or "haul" (shuffled clean images, changed by ``Haul``). The order is the same in every
+    ``order`` is an ``Order``, or the kind of one, with its other fields as ``settings``. The order is the same in every
     domain. ``limit`` keeps the first images of each domain's order; of a mixed stream it keeps ``limit`` times the
-    number of domains. In the last four orders images repeat, so that ``limit`` may exceed the size of the set.
-    ``rounds`` goes through all domains again, with the same images. The first ``onset`` images of a stream over one
-    domain are clean, in any order.
+    number of domains. It may exceed the size of the set if the order repeats images.
     """
+    order = replace(order, **settings) if isinstance(order, Order) else Order(order, **settings)
     names = dataset.domains if domains is None else (domains,) if isinstance(domains, str) else tuple(domains)
     _check(dataset, names, severity, order, limit, batch_size)
-    if onset:
-        _check_onset(dataset, names, onset)
-    if not isinstance(rounds, int) or rounds < 1:
-        raise LmrError(f"Expected at least one round, got {rounds!r}.")
     # The domain, the index and the label of every image, for each domain or for all of them together.
     groups = [
         (np.full(len(truth), place), np.arange(len(truth)), truth)
         for place, truth in enumerate(map(dataset.labels, names))
     ]
-    if mix:
+    if order.mix:
         groups = [_join(groups)]
-    count = None if limit is None else limit * (len(names) if mix else 1)
+    count = None if limit is None else limit * (len(names) if order.mix else 1)
     parts, ends, total = [], [], 0
     for domain, index, truth in groups:
-        arranged = arrange(
-            order,
-            truth,
-            seed,
-            concentration=concentration,
-            block=block,
-            count=count,
-            majority=majority,
-            tail=tail,
-            dominant=dominant,
-            switch=onset,
-        )
+        arranged = order.arrange(truth, count)
         parts.append((domain[arranged], index[arranged], truth[arranged]))
-    parts *= rounds
+    parts *= order.rounds
     for _, index, _ in parts:
         ends += [total + min(end, len(index)) for end in range(batch_size, len(index) + batch_size, batch_size)]
         total += len(index)
     domain, index, truth = _join(parts)
-    if onset:
-        if onset >= total:
-            raise LmrError(f"The onset after {onset} images leaves none of the {total} images of the stream.")
-        domain[:onset] = len(names)
+    if order.onset:
+        if order.onset >= total:
+            raise LmrError(f"The onset after {order.onset} images leaves none of the {total} images of the stream.")
+        domain[: order.onset] = len(names)
         names = (*names, CLEAN)
-    return Stream(
-        dataset=dataset,
-        domains=names,
-        severity=severity,
-        domain=domain.astype(np.int64),
-        index=index.astype(np.int64),
-        labels=truth,
-        ends=tuple(ends),
-        frames=Jitter(seed) if order == "bursts" else Haul(seed, severity) if order == "haul" else None,
-    )
+    frames: FrameChange | None = None
+    if order.kind in ("bursts", "haul"):
+        frames = Jitter(order.seed) if order.kind == "bursts" else Haul(order.seed, severity)
+    places = domain.astype(np.int64), index.astype(np.int64)
+    return Stream(dataset, names, severity, *places, truth, tuple(ends), frames)
 
 
 def _join(groups: Sequence[tuple[Places, Places, Labels]]) -> tuple[Places, Places, Labels]:
@@ -185,64 +209,26 @@ def _join(groups: Sequence[tuple[Places, Places, Labels]]) -> tuple[Places, Plac
 
 
 def _check(
-    dataset: Dataset, names: Sequence[str], severity: int, order: str, limit: int | None, batch_size: int
+    dataset: Dataset, names: Sequence[str], severity: int, order: Order, limit: int | None, batch_size: int
 ) -> None:
     if not names or len(set(names)) < len(names):
         raise LmrError(f"Expected one or several domains, each once, got {list(names)}.")
     for name in names:
         dataset.check(name, severity)
-    if order == "haul" and tuple(names) != (CLEAN,):
+    if order.kind == "haul" and tuple(names) != (CLEAN,):
         raise LmrError(f"The order 'haul' corrupts clean images itself; give the domain {CLEAN!r}, not {list(names)}.")
     if not isinstance(batch_size, int) or batch_size < 1:
         raise LmrError(f"Expected a batch size of at least 1, got {batch_size!r}.")
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise LmrError(f"Expected a limit of at least 1 image, or none, got {limit!r}.")
-
-
-def _check_onset(dataset: Dataset, names: Sequence[str], onset: int) -> None:
-    if not isinstance(onset, int) or onset < 0:
-        raise LmrError(f"Expected an onset of 0 or more images, got {onset!r}.")
-    if len(names) > 1 or CLEAN in names:
-        raise LmrError(f"An onset is the change from clean images to one corruption; give one, not {list(names)}.")
-    dataset.check(CLEAN)
-
-
-def arrange(
-    kind: str,
-    labels: Places,
-    seed: int = 1,
-    *,
-    concentration: float = 0.1,
-    block: int | None = None,
-    count: int | None = None,
-    majority: float = 0.8,
-    tail: float | None = None,
-    dominant: str = "",
-    switch: int = 0,
-) -> Places:
-    """Return the first ``count`` (default: N) indices of images with ``labels`` [N] in the order ``kind``.
-
-    The order is a permutation of 0 … N-1, except for "bursts", "shift", "skew" and "haul", in which images repeat.
-    """
-    if kind == "skew":
-        return order_by_skew(
-            labels, seed, count, majority=majority, tail=tail, dominant=read_dominant(dominant), switch=switch
-        )
-    if kind == "bursts":
-        return order_by_bursts(labels, seed, count)
-    if kind == "shift":
-        return order_by_shift(labels, seed, count)
-    if kind == "haul":
-        return _deal(np.arange(len(labels)), len(labels) if count is None else count, np.random.default_rng(seed))
-    if kind == "shuffle":
-        return shuffle_places(len(labels), seed)[:count]
-    if kind == "file":
-        return np.arange(len(labels))[:count]
-    if kind == "dirichlet":
-        return order_by_dirichlet(labels, seed, concentration)[:count]
-    if kind == "classes":
-        return order_by_classes(labels, seed, block)[:count]
-    raise LmrError(f"There is no order {kind!r}; choose one of: {', '.join(ORDERS)}.")
+    if not isinstance(order.rounds, int) or order.rounds < 1:
+        raise LmrError(f"Expected at least one round, got {order.rounds!r}.")
+    if not isinstance(order.onset, int) or order.onset < 0:
+        raise LmrError(f"Expected an onset of 0 or more images, got {order.onset!r}.")
+    if order.onset:
+        if len(names) > 1 or CLEAN in names:
+            raise LmrError(f"An onset is the change from clean images to one corruption; give one, not {list(names)}.")
+        dataset.check(CLEAN)
 
 
 def shuffle_places(count: int, seed: int = 1) -> Places:

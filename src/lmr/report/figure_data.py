@@ -18,12 +18,7 @@ from lmr.report.runs import Runs
 from lmr.report.selection import sort_groups, tell_apart
 from lmr.report.statistics import align_by_index
 from lmr.report.sweeps import count_images
-from lmr.report.traits import (
-    LineKind,
-    identify_parts,
-    is_switched,
-    stream_of,
-)
+from lmr.report.traits import LineKind, identify_parts, is_switched, stream_of
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]

@@ -89,14 +89,11 @@ def _render(figures: Sequence[_Figure]) -> list[Drawing]:
         for number in range(2, len(figures) + 1):
             name = f"{base}_{number}" if name in drawings else name
         size = WIDE if figure.number == FRONTIER else SIZE
-        drawings[name] = render(name, figure.number, functools.partial(_draw_and_cite, figure=figure), size)
+        drawing = render(name, figure.number, figure.draw, size)
+        stated = read_paper()["figures"].get(figure.number, {}).get("stated")
+        cited = f" The paper states: {stated}." if stated else ""
+        drawings[name] = replace(drawing, caption=drawing.caption + cited)
     return list(drawings.values())
-
-
-def _draw_and_cite(axes: Axes, figure: _Figure) -> str:
-    """Draw a figure; its caption ends with what the paper states about it."""
-    stated = read_paper()["figures"].get(figure.number, {}).get("stated")
-    return figure.draw(axes) + (f" The paper states: {stated}." if stated else "")
 
 
 def _prepare_families(runs: Runs, settings: Settings) -> list[_Figure]:

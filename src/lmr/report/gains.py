@@ -138,12 +138,7 @@ def build_gains(
 
 
 def _build(
-    runs: Runs,
-    setting: Setting,
-    pairs: Sequence[tuple[Entry | None, Entry]],
-    title: str,
-    about: str,
-    tested: bool,
+    runs: Runs, setting: Setting, pairs: Sequence[tuple[Entry | None, Entry]], title: str, about: str, tested: bool
 ) -> Table | None:
     """Return a line per pair; with ``tested`` also p-values, as they are and after Holm's correction."""
     made: list[tuple[Entry, Entry, Gain]] = []

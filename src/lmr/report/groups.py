@@ -26,11 +26,11 @@ from lmr.report.traits import (
     LineKind,
     StreamKind,
     expand_spec,
+    find_card,
     find_changes,
     find_sweep,
     kind_of,
     label_of,
-    list_sweeps,
     stream_of,
 )
 
@@ -257,11 +257,17 @@ def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
         "prompts": f"{row.prompts.get('name')} ({row.prompts.get('count')} prompts)",
         "batch size": str(row.batch_size),
         "images": str(row.images),
-        "order": f"{row.order_text}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}",
+        "order": f"{row.order_text}, {name_seeds(seeds)}",
         "reset": row.reset,
         "answers": f"{row.emit} the batch's own update",
         **({"watch": row.watch["spec"]} if row.watch else {}),
     }
+
+
+def name_seeds(seeds: Iterable[int]) -> str:
+    """Return seeds for people, such as "seed 1" or "seeds 1, 2"."""
+    names = [str(seed) for seed in sorted(set(seeds))]
+    return f"{'seed' if len(names) == 1 else 'seeds'} {', '.join(names)}"
 
 
 def describe_data(row: Row) -> str:
@@ -366,7 +372,7 @@ def _find_label(rows: Sequence[Row]) -> str:
 
 def _names_values(row: Row, label: str) -> bool:
     """Return True if a label only gives the values of a sweep's arguments, such as ``gap, 5``."""
-    sweeps = list_sweeps(row.method)
+    sweeps = find_card(row.method).swept
     values = expand_spec(row.spec) if sweeps else {}
     return any(sorted(label.split(", ")) == sorted(str(values[key]) for key in keys) for keys in sweeps.values())
 
@@ -400,11 +406,10 @@ def share_seeds(groups: Sequence[RunGroup], domains: Sequence[str] | None = None
     common = set.intersection(*complete)
     if not common:
         return list(groups), ["No seed is complete in all lines; the lines are not strictly comparable."]
-    dropped = sorted({seed for one in groups for seed in one.seeds} - common)
+    dropped = {seed for one in groups for seed in one.seeds} - common
     if not dropped:
         return list(groups), []
-    seeds = f"{'seed' if len(dropped) == 1 else 'seeds'} {', '.join(map(str, dropped))}"
-    note = f"Left out because some lines have no complete results for it: {seeds}."
+    note = f"Left out because some lines have no complete results for it: {name_seeds(dropped)}."
     return [one.keep_seeds(common) for one in groups], [note]
 
 

@@ -23,7 +23,7 @@ from lmr.bench.running.row import Row
 from lmr.core.card import Role
 from lmr.data.names import ORDERS, describe_order
 from lmr.report.gains import Compared, Entry, Gain, build_gains, compare_rows
-from lmr.report.groups import SHUFFLE, RunGroup, Setting, Settings, is_natural, split
+from lmr.report.groups import SHUFFLE, RunGroup, Setting, Settings, is_natural, name_seeds, split
 from lmr.report.runs import Runs
 from lmr.report.selection import (
     DTYPE,
@@ -329,7 +329,7 @@ class Board:
         lead: list[str] = []
         if kind is TableKind.LEADERBOARD:
             lines.sort(key=lambda line: np.nan_to_num(-_or_nan(line.cells[len(self.heads)].value), nan=np.inf))
-            notes[:0] = self._tell_leaders()
+            notes[:0] = filter(None, map(self._tell_leader, self.heads))
             lead = self._tell_firsts()
         more: dict[str, Any] = {"notes": tuple(notes), "lead": tuple(lead)}
         return self.world.setting.make_table(kind, title, columns, lines, **more)
@@ -341,9 +341,8 @@ class Board:
             rows = list(next(iter(self.scores[scenario].values())).rows.values())
             images = " or ".join(f"{count:,}" for count in sorted({row.images for row in rows}))
             domains = dict.fromkeys(name_stream(list(row.domains)) or row.domain for row in rows)
-            seeds = sorted({row.seed for row in rows})
-            named = f"{'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}"
-            return f"{images} images of {scenario.dataset}, {'; '.join(domains)}, {named}"
+            seeds = name_seeds(row.seed for row in rows)
+            return f"{images} images of {scenario.dataset}, {'; '.join(domains)}, {seeds}"
 
         found = split(self.heads, describe)
         return [f"{'; '.join(self.heads[one] for one in own)}: {text}." for text, own in found.items()]
@@ -411,10 +410,6 @@ class Board:
                 )
         return sentences
 
-    def _tell_leaders(self) -> list[str]:
-        """Return a sentence for every column in which one of our methods is not first."""
-        return [text for scenario in self.heads if (text := self._tell_leader(scenario))]
-
     def _find_leaders(self, scenario: Scenario) -> list[int]:
         """Return the lines with the best number of a column, as it is shown."""
         values = {n: round(score.cell.value or 0.0, DIGITS) for n, score in self.scores[scenario].items()}
@@ -465,7 +460,7 @@ class Board:
         runs = (run for score in own for run in (*score.cell.runs, *score.references))
         return Cell(float(np.mean(values)), runs=tuple(dict.fromkeys(runs)))
 
-    def _average(self, number: int, metric: str, scale: float, strict: bool) -> Cell:
+    def average(self, number: int, metric: str, scale: float, strict: bool) -> Cell:
         """Return the mean of a metric over the columns in common, ``strict`` or over those of them that a line has."""
         own = [s for s in self._list_columns(number) if s in self.core]
         own = own or ([] if strict else self._list_columns(number))
@@ -475,14 +470,6 @@ class Board:
         means = [np.mean([_or_nan(row.metrics.get(metric)) for row in column]) for column in rows]
         value = scale * float(np.mean(means))
         return Cell() if np.isnan(value) else Cell(value, runs=tuple(row.run for column in rows for row in column))
-
-    def summarise_ece(self, number: int) -> Cell:
-        """Return the calibration error of a line in %."""
-        return self._average(number, "ece", 100, strict=True)
-
-    def summarise_forwards(self, number: int) -> Cell:
-        """Return the counted forwards of a step."""
-        return self._average(number, "forwards", 1, strict=False)
 
     def summarise_state(self, number: int) -> Cell:
         """Return the largest state of any stream of a line, in bytes."""
@@ -500,25 +487,20 @@ class Board:
         known = {run: gains for run, gains in found.items() if gains is not None}
         return (np.concatenate(list(known.values())), tuple(known)) if known else None
 
-    def summarise_below(self, number: int) -> Cell:
-        """Return the share of windows below the frozen model, in %."""
+    def summarise_windows(self, number: int, measure: Callable[[Gains], float]) -> Cell:
+        """Return a measure of the gains in all windows of a line, in % or points; none without windows."""
         found = self._list_windows(number)
-        return Cell(100 * share_below(found[0]), runs=found[1]) if found else Cell()
-
-    def summarise_drop(self, number: int) -> Cell:
-        """Return the largest distance of a window below the frozen model, in points."""
-        found = self._list_windows(number)
-        return Cell(100 * worst_drop(found[0]), runs=found[1]) if found else Cell()
+        return Cell(100 * measure(found[0]), runs=found[1]) if found else Cell()
 
 
 SUMMARIES: dict[str, Callable[[Board, int], Cell]] = {
     "gain": Board.summarise_gain,
     "worst": Board.summarise_worst,
-    "ece": Board.summarise_ece,
-    "forwards": Board.summarise_forwards,
+    "ece": lambda board, number: board.average(number, "ece", 100, strict=True),
+    "forwards": lambda board, number: board.average(number, "forwards", 1, strict=False),
     "state_bytes": Board.summarise_state,
-    "below": Board.summarise_below,
-    "drop": Board.summarise_drop,
+    "below": lambda board, number: board.summarise_windows(number, share_below),
+    "drop": lambda board, number: board.summarise_windows(number, worst_drop),
 }
 
 
@@ -588,9 +570,8 @@ def _list(lines: Mapping[int, Mapping[StreamId, Row]], key: str) -> set[Any]:
 
 def _find_usual_batch(columns: Mapping[Scenario, Collection[int]]) -> int:
     """Return the batch size with most numbers; of several the largest."""
-    counts: Counter[int] = Counter()
-    for scenario, lines in columns.items():
-        counts[scenario.batch_size] += len(lines) if scenario.batch_size != OWN else 0
+    counts = Counter(scenario.batch_size for scenario, lines in columns.items() for _ in lines)
+    del counts[OWN]
     return max(counts, key=lambda size: (counts[size], size), default=OWN)
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lmr.core.card import Role
-from lmr.report.groups import RunGroup, Setting, Settings, find_common, share_seeds, split
+from lmr.report.groups import RunGroup, Setting, Settings, find_common, name_seeds, share_seeds, split
 from lmr.report.published import read_paper
 from lmr.report.selection import note_left_out, tell_apart
 from lmr.report.table import Cell, Column, Table, TableKind
-from lmr.report.traits import LineKind, expand_spec, label_of, list_sweeps, role_of
+from lmr.report.traits import LineKind, expand_spec, find_card, label_of, role_of
 
 FEWEST_SIZES = 3  # batch sizes that make a line; two only compare a published size with another one
 
@@ -64,9 +64,9 @@ class Sweep:
     def describe(self) -> str:
         """Return where the numbers are from, for a caption."""
         images = count_images({one.first.images for one in self.groups})
-        seeds = ", ".join(map(str, sorted({seed for one in self.groups for seed in one.seeds})))
+        seeds = name_seeds(seed for one in self.groups for seed in one.seeds)
         domains = ", ".join(self.domains) if len(self.domains) < 4 else f"mean of {len(self.domains)} domains"
-        return f"{self.setting.describe()}, {domains}, {images} each, {'seeds' if ',' in seeds else 'seed'} {seeds}"
+        return f"{self.setting.describe()}, {domains}, {images} each, {seeds}"
 
     def means(self, line: str) -> dict[float, float]:
         """Return the mean accuracy in % over domains and seeds, by value."""
@@ -85,7 +85,7 @@ def find_sweeps(settings: Settings) -> list[Sweep]:
     for setting, groups in settings.items():
         whole = [one for one in groups if one.kind is not LineKind.PART]
         methods = dict.fromkeys(one.first.method for one in whole)
-        axes = [SweepAxis(sweep, name, keys) for name in methods for sweep, keys in list_sweeps(name).items()]
+        axes = [SweepAxis(sweep, name, keys) for name in methods for sweep, keys in find_card(name).swept.items()]
         for axis in [BATCH_SIZE, *axes]:
             lines = _sweep_batch_size(whole) if axis == BATCH_SIZE else _sweep_argument(whole, axis)
             if lines:

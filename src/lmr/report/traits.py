@@ -9,7 +9,7 @@ import enum
 from typing import Any
 
 from lmr.bench.running.row import Row
-from lmr.core.card import Role
+from lmr.core.card import Card, Role
 from lmr.core.method import Method, list_arguments
 from lmr.core.registry import find_method, list_methods, split_address
 from lmr.core.spec import parse_spec
@@ -56,71 +56,62 @@ def find_known(name: str) -> type[Method] | None:
     return find_method(name) if name in list_methods() else None
 
 
+def find_card(name: str) -> Card:
+    """Return the card of a method; one that is not loaded has its name and nothing else."""
+    method = find_known(name)
+    return method.card if method else Card(label=name.upper(), presets={})
+
+
 def role_of(row: Row) -> Role:
     """Return the role of a row's method."""
-    method = find_known(row.method)
-    return method.card.role if method else Role.OTHER
+    return find_card(row.method).role
 
 
 def label_of(row: Row) -> str:
     """Return the label of a row's method, whatever its plan called the run."""
-    method = find_known(row.method)
-    return method.card.label if method else row.method.upper()
+    return find_card(row.method).label
 
 
 def place_of(row: Row) -> tuple[int, bool, bool, int, str]:
     """Return a key that sorts rows as tables do: baseline, methods without training, by year, unknown ones, ours."""
-    method = find_known(row.method)
-    if method is None:
-        return Role.OTHER, True, False, 0, row.method
-    return method.card.role, False, bool(method.towers), method.card.year, row.method
+    method, card = find_known(row.method), find_card(row.method)
+    return card.role, method is None, bool(method and method.towers), card.year, row.method
 
 
 def kind_of(row: Row) -> LineKind:
     """Return the role of a row in a table."""
-    changes, role = find_changes(row.spec), role_of(row)
-    if role is Role.BASELINE:
+    changes, card = find_changes(row.spec), find_card(row.method)
+    if card.role is Role.BASELINE:
         return LineKind.BASELINE
     if changes:
-        method = find_known(row.method)
-        if method and set(changes) <= set(method.card.parts):
-            return LineKind.PART
-        return LineKind.OTHER if find_sweep(row) is None else LineKind.STEP
-    return LineKind.OURS if role is Role.OURS and not row.watch else LineKind.OTHER
-
-
-def list_sweeps(name: str) -> dict[str, tuple[str, ...]]:
-    """Return the sweeps that a method declares: name -> arguments, the first of which is the axis."""
-    method = find_known(name)
-    return dict(method.card.swept) if method else {}
+        step = LineKind.OTHER if find_sweep(row) is None else LineKind.STEP
+        return LineKind.PART if set(changes) <= set(card.parts) else step
+    return LineKind.OURS if card.role is Role.OURS and not row.watch else LineKind.OTHER
 
 
 def find_sweep(row: Row) -> str | None:
     """Return the sweep that a row is a step of: no other arguments are changed."""
-    changes = set(find_changes(row.spec))
-    return next((name for name, keys in list_sweeps(row.method).items() if changes and changes <= set(keys)), None)
+    changes, sweeps = set(find_changes(row.spec)), find_card(row.method).swept
+    return next((name for name, keys in sweeps.items() if changes and changes <= set(keys)), None)
 
 
 def find_usual_batch(row: Row, preset: str) -> int | None:
     """Return the batch size that the values of a method's preset were chosen for."""
-    method = find_known(row.method)
-    presets = method.card.presets if method else {}
+    presets = find_card(row.method).presets
     found = presets.get(preset) or presets.get("default")
     return found.batch_size if found else None
 
 
 def is_switched(row: Row) -> bool:
     """Return True if arguments are changed, and all of them are among the cheaper switches of the method."""
-    method, changes = find_known(row.method), set(find_changes(row.spec))
-    declared = {key for switch in method.card.switches for key in switch.values} if method else set()
-    return bool(changes) and changes <= declared
+    changes = set(find_changes(row.spec))
+    return bool(changes) and changes <= {key for one in find_card(row.method).switches for key in one.values}
 
 
 def identify_parts(spec: str) -> tuple[str, tuple[str, ...]]:
     """Return the method of a spec and the parts that it switches off."""
     name, values = read_spec(spec)
-    method = find_known(name)
-    return name, tuple(part for part in method.card.parts if not values.get(part, True)) if method else ()
+    return name, tuple(part for part in find_card(name).parts if not values.get(part, True))
 
 
 def expand_spec(spec: str, preset: str | None = None) -> dict[str, Any]:
@@ -135,10 +126,9 @@ def expand_spec(spec: str, preset: str | None = None) -> dict[str, Any]:
 def find_changes(spec: str) -> dict[str, Any]:
     """Return the arguments in which a spec differs from the nearest preset of its method, or its defaults."""
     name, _ = read_spec(spec)
-    method = find_known(name)
-    if method is None:
+    if find_known(name) is None:
         return {}
     values = expand_spec(spec)
-    bases = [expand_spec(name), *(expand_spec(name, preset) for preset in method.card.presets)]
+    bases = [expand_spec(name), *(expand_spec(name, preset) for preset in find_card(name).presets)]
     changes = [{key: value for key, value in values.items() if base.get(key) != value} for base in bases]
     return min(changes, key=len)

@@ -54,7 +54,8 @@ class Judgement:
 
 def judge(table: Table | None, published: PublishedTable) -> list[Judgement]:
     """Return a verdict on every published row; one under another protocol is not judged, and its reason says why."""
-    lines = {_find_row(line, published): line for line in table.lines if not line.watched} if table else {}
+    plain = [line for line in table.lines if not line.watched] if table else []
+    lines = {row.printed: line for line in plain if (row := published.find(line.spec))}
     found = []
     for row in published.rows:
         line = lines.get(row.printed)
@@ -70,11 +71,6 @@ def judge(table: Table | None, published: PublishedTable) -> list[Judgement]:
 def list_missed(judgements: Sequence[Judgement]) -> list[str]:
     """Return the published rows that were not reproduced, or could not be judged."""
     return [judgement.row for judgement in judgements if not judgement.verdict.good]
-
-
-def _find_row(line: Line, published: PublishedTable) -> str | None:
-    row = published.find(line.spec)
-    return row.printed if row else None
 
 
 def _judge_line(name: str, line: Line, table: Table, published: PublishedTable) -> Judgement:

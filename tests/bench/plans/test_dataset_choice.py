@@ -143,5 +143,5 @@ def test_the_plan_photo_takes_the_whole_sets_where_they_are(tmp_path: Path) -> N
     assert {task.dataset for task in tasks} == {"cifar10-c", "cifar100-c"}
     per_set = 3 * (9 + 4)  # seeds; four methods have a published batch size that matters and is not 64
     assert len(tasks) == 2 * per_set
-    assert {task.seed for task in tasks} == {1, 2, 3}
+    assert {task.order.seed for task in tasks} == {1, 2, 3}
     assert {task.batch_size for task in tasks} == {64, 200}

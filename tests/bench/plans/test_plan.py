@@ -307,7 +307,11 @@ def test_single_images_go_to_the_methods_that_they_make_a_difference_for(name: s
     """Every kind of stream is there in batches of 1, 8 and 64; only the batches of 1 have fewer methods and images."""
     parts = read_plan(name).parts
     kinds = {
-        sizes: {(part.order, part.concentration, part.mix, part.rounds) for part in parts if part.batch_sizes == sizes}
+        sizes: {
+            (part.order.kind, part.order.concentration, part.order.mix, part.order.rounds)
+            for part in parts
+            if part.batch_sizes == sizes
+        }
         for sizes in ((1,), (8, 64), (64,))
     }
     assert kinds[1,] == kinds[8, 64]
@@ -324,14 +328,14 @@ def test_single_images_go_to_the_methods_that_they_make_a_difference_for(name: s
 def test_plan_of_skewed_classes_has_every_stream_and_the_frozen_model_on_it() -> None:
     parts = read_plan("life-skew").parts
     assert all(part.methods[0].spec == "zeroshot()" and part.batch_sizes == (8, 64) for part in parts)
-    skewed = [part for part in parts if part.order == "skew"]
-    assert {part.majority for part in skewed} == {0.6, 0.8, 0.95}
-    assert {part.dominant for part in skewed if part.tail} == {("1", "3", "5", "9")}
+    skewed = [part for part in parts if part.order.kind == "skew"]
+    assert {part.order.majority for part in skewed} == {0.6, 0.8, 0.95}
+    assert {part.dominant for part in skewed if part.order.tail} == {("1", "3", "5", "9")}
     assert {part.dominant for part in skewed if "+" in part.dominant[0]} == {("1+3", "5+9")}
-    assert {part.onset for part in skewed if ">" in part.dominant[0]} == {0, 300}
-    assert {part.order for part in parts if "@4" in part.datasets[0]} == {"shuffle", "skew"}
-    onsets = [part for part in parts if part.onset]
-    assert {(part.order, part.tail, part.images) for part in onsets} == {
+    assert {part.order.onset for part in skewed if ">" in part.dominant[0]} == {0, 300}
+    assert {part.order.kind for part in parts if "@4" in part.datasets[0]} == {"shuffle", "skew"}
+    onsets = [part for part in parts if part.order.onset]
+    assert {(part.order.kind, part.order.tail, part.images) for part in onsets} == {
         ("shuffle", None, 900), ("skew", None, 900), ("skew", 0.6, 900),
     }  # fmt: skip
     assert all("clean" not in part.corruptions for part in onsets)

@@ -50,7 +50,7 @@ def test_plans_of_life_have_every_kind_of_stream() -> None:
         assert {("shuffle 3 rounds", "continual"), ("shuffle", "mixed")} < kinds
         assert {task.batch_size for task in tasks} == {1, 8, 64}
         assert len({task.method for task in tasks}) == 9
-    assert {task.seed for task in whole} == {1, 2, 3}
+    assert {task.order.seed for task in whole} == {1, 2, 3}
     hauls = [task for task in list_tasks([read_plan("life-haul")]) if task.images == 100_000]
     assert {task.domain for task in hauls} == {"blend"}
     assert len({task.method for task in hauls}) == 8  # a graph that grows is run on a part
@@ -186,9 +186,9 @@ def test_what_would_change_nothing_or_cannot_be_is_refused(table: dict[str, Any]
 def test_another_order_has_no_use_for_what_belongs_to_the_plans_own() -> None:
     text = "methods = 'lmr'\ndatasets = 'pocket-c'\norder = 'dirichlet'\nconcentration = 0.5"
     (part,) = parse_plan("test", text, Path(), {"order": "shuffle"}).parts
-    assert (part.order, part.concentration) == ("shuffle", 0.1)
+    assert (part.order.kind, part.order.concentration) == ("shuffle", 0.1)
     (part,) = parse_plan("test", text, Path(), {"order": "dirichlet"}).parts
-    assert (part.order, part.concentration) == ("dirichlet", 0.5)
+    assert (part.order.kind, part.order.concentration) == ("dirichlet", 0.5)
     with pytest.raises(lmr.LmrError, match="has no block"):
         parse_plan("test", text, Path(), {"block": 3})
 

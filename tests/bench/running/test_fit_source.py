@@ -15,7 +15,7 @@ import lmr
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import read_samples
-from lmr.bench.running.run import RunCallbacks, Stop, run_task
+from lmr.bench.running.run import Stop, run_task
 from lmr.data.catalogue import open_dataset
 from lmr.data.streams import make_stream
 
@@ -72,7 +72,7 @@ def test_run_that_was_stopped_ends_as_the_others(tmp_path: Path) -> None:
 
     whole = run_task(make_task(), tmp_path / "whole")
     with pytest.raises(Stop):
-        run_task(make_task(), tmp_path / "parts", RunCallbacks(stop))
+        run_task(make_task(), tmp_path / "parts", stop)
     assert run_task(make_task(), tmp_path / "parts").compare() == whole.compare()
 
 

@@ -18,7 +18,7 @@ from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import answers
 from lmr.bench.running.row import Row, read_samples
-from lmr.bench.running.run import RunCallbacks, Stop, run_task
+from lmr.bench.running.run import Stop, run_task
 from lmr.data.catalogue import open_dataset
 from lmr.data.labelled import ImageFileSet
 from lmr.data.pocket_world import CLASSES, draw
@@ -154,9 +154,9 @@ def test_run_that_was_stopped_goes_on_to_the_same_row(method: str, tmp_path: Pat
     whole = run_task(task, tmp_path / "whole")
     for images in (16, 32, 48):
         with pytest.raises(Stop):
-            run_task(task, tmp_path / "broken", RunCallbacks(stop_after(images)))
+            run_task(task, tmp_path / "broken", stop_after(images))
     seen: list[int] = []
-    broken = run_task(task, tmp_path / "broken", RunCallbacks(seen.append))
+    broken = run_task(task, tmp_path / "broken", seen.append)
     assert seen[0] == 48
     assert broken.compare() == whole.compare()
     for name, expected in read_samples(tmp_path / "whole", whole.run).items():
@@ -177,10 +177,10 @@ def test_damaged_checkpoint_counts_as_none(spoil: Callable[[Path, str], None], t
     task = make_task("lmr")
     whole = run_task(task, tmp_path / "whole")
     with pytest.raises(Stop):
-        run_task(task, tmp_path, RunCallbacks(stop_after(32)))
+        run_task(task, tmp_path, stop_after(32))
     spoil(tmp_path, task.run)
     words: list[str] = []
-    assert run_task(task, tmp_path, RunCallbacks(log=words.append)).compare() == whole.compare()
+    assert run_task(task, tmp_path, log=words.append).compare() == whole.compare()
     assert len(words) == 1
     assert "its run starts again" in words[0]
 
@@ -190,7 +190,7 @@ def test_answers_behind_the_saved_state_are_cut_off(tmp_path: Path) -> None:
     task = make_task("lmr")
     whole = run_task(task, tmp_path / "whole")
     with pytest.raises(Stop):
-        run_task(task, tmp_path, RunCallbacks(stop_after(32)))
+        run_task(task, tmp_path, stop_after(32))
     with open(tmp_path / "checkpoints" / f"{task.run}.answers", "ab") as file:
         file.write(b"x" * 1000)
     assert run_task(task, tmp_path).compare() == whole.compare()
@@ -205,9 +205,9 @@ def test_checkpoint_is_saved_on_the_way(tmp_path: Path) -> None:
             raise RuntimeError("power cut")
 
     with pytest.raises(RuntimeError, match="power cut"):
-        run_task(task, tmp_path, RunCallbacks(break_down), save_seconds=0.0)
+        run_task(task, tmp_path, break_down, save_seconds=0.0)
     seen: list[int] = []
-    run_task(task, tmp_path, RunCallbacks(seen.append))
+    run_task(task, tmp_path, seen.append)
     assert seen[0] == 32
 
 
@@ -342,7 +342,7 @@ def test_live_stream_does_not_wait(tmp_path: Path) -> None:
     assert np.array_equal(waited[:16], confidence[:16])
     assert not np.array_equal(waited[48:], confidence[48:])
     with pytest.raises(Stop):
-        run_task(task, tmp_path / "broken", RunCallbacks(stop_after(16)))
+        run_task(task, tmp_path / "broken", stop_after(16))
     assert run_task(task, tmp_path / "broken").compare() == row.compare()
 
 

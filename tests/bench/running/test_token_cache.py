@@ -16,7 +16,7 @@ from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import token_cache as module
 from lmr.bench.running.row import Row, read_samples
-from lmr.bench.running.run import RunCallbacks, Stop, run_task
+from lmr.bench.running.run import Stop, run_task
 from lmr.bench.running.token_cache import StepInputs, TokenCache, find_token_cache
 from lmr.data.dataset import ImageArray
 
@@ -35,7 +35,7 @@ def run_plainly(task: Task, folder: Path, report: Callable[[int], object] = lamb
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StepInputs, "find", lambda self, arrays, images: images)
         patch.setattr(StepInputs, "begin", lambda self, arrays, images, number, measure: (images, 0.0))
-        return run_task(task, folder, RunCallbacks(report))
+        return run_task(task, folder, report)
 
 
 def draw_arrays(count: int) -> list[ImageArray]:

@@ -110,7 +110,7 @@ def test_an_interrupt_within_a_batch_keeps_the_last_checkpoint(
             raise KeyboardInterrupt
         return type(last).step(last, *arguments)  # type: ignore[arg-type]
 
-    last = trials.trials[-1].method
+    last = trials.methods[-1]
     monkeypatch.setattr(last, "step", step)
     with pytest.raises(KeyboardInterrupt):
         trials.run(lambda start: iter(batches[start:]), save_seconds=0)
@@ -175,7 +175,7 @@ def test_nothing_of_a_bad_checkpoint_stays_in_a_watched_entry(
     again, whole = make(tmp_path / "s"), make(None)
     for trials in (again, whole):
         trials.run(lambda start: iter(batches[start:]))
-    found, expected = (trials.trials[0].method.state_dict() for trials in (again, whole))
+    found, expected = (trials.methods[0].state_dict() for trials in (again, whole))
     assert found["watch"] == expected["watch"]
 
 

@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,35 +50,27 @@ class TuneResult:
         return recommend(self.scores, self.classes)
 
 
-def write_result(path: Path, result: TuneResult) -> None:
-    """Write a result atomically; a score that is NaN is written as null."""
-    write_atomically(path, json.dumps(hide_nan(asdict(result)), allow_nan=False).encode())
-
-
 def read_result(path: Path) -> TuneResult:
-    """Read a file of ``write_result``."""
+    """Read the result of a finished stream; a score that is null is NaN."""
     try:
         content = json.loads(path.read_text("utf-8"))
-        entries = [
-            EntryResult(
-                one["spec"],
-                {name: math.nan if value is None else float(value) for name, value in one["scores"].items()},
-                one["labels"],
-            )
-            for one in content["entries"]
-        ]
-        numbers = (content[key] for key in ("places", "unreadable", "classes"))
-        return TuneResult(content["source"], entries, *numbers)
-    except (ValueError, KeyError, TypeError) as error:
+        for entry in content["entries"]:
+            entry["scores"] = {key: math.nan if value is None else value for key, value in entry["scores"].items()}
+        return TuneResult(**content | {"entries": [EntryResult(**entry) for entry in content["entries"]]})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LmrError(f"{str(path)!r} is damaged ({error}); remove it to measure that stream again.") from error
 
 
-def hide_nan(value: Any) -> Any:
-    """Return the value with None in place of numbers that are not finite."""
+def write_json(path: Path, content: Any, indent: int | None = None) -> None:
+    """Write a value atomically; numbers that are not finite become null."""
+    write_atomically(path, f"{json.dumps(_hide_nan(content), indent=indent, allow_nan=False)}\n".encode())
+
+
+def _hide_nan(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: hide_nan(inner) for key, inner in value.items()}
+        return {key: _hide_nan(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [hide_nan(inner) for inner in value]
+        return [_hide_nan(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -89,16 +81,9 @@ def format_result(result: TuneResult) -> str:
     for number, (label, scores) in enumerate(zip(name_entries(result), result.scores, strict=True)):
         rows.append([">" if number == result.recommended else "", label, *(show(scores[name], 4) for name in names)])
     unreadable = f", {result.unreadable} more could not be read" if result.unreadable else ""
-    return "\n".join(
-        [
-            f"{result.source}: {len(result.places)} images{unreadable}",
-            "",
-            format_table(rows, texts=2),
-            "",
-            f"Rule: {RULE}",
-            f"Recommended: {result.entries[result.recommended].spec}",
-        ]
-    )
+    chosen = result.entries[result.recommended].spec
+    head, table = f"{result.source}: {len(result.places)} images{unreadable}", format_table(rows, texts=2)
+    return f"{head}\n\n{table}\n\nRule: {RULE}\nRecommended: {chosen}"
 
 
 def describe_result(result: TuneResult) -> dict[str, Any]:

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 
 from lmr.apps.model_options import choose_prompts, create_suited, make_classifier, read_labels
-from lmr.apps.options import AnyPath, ModelOptions, Prompts
-from lmr.bench.inputs import AnyMethod, find_dataset, load_backbone, load_classifier, preprocess
+from lmr.apps.options import AnyPath, ModelOptions
+from lmr.bench.inputs import AnyMethod, find_dataset, load_backbone
 from lmr.bench.plans.plan import MethodEntry, choose_plans, list_plans
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.run import create_method, fit_source
 from lmr.bench.tune.trials import TrialBatch, list_entries
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.registry import load_method_file, split_address
 from lmr.data.streams import Stream, shuffle_places
@@ -83,20 +84,19 @@ def open_sources(
         return open_plan(plan, changes | ({"methods": list_entries(method, over)} if over else {}), root)
     if labels is None:
         raise LmrError("Give the class names: --labels a,b,c, or a file with one per line.")
-    return [
-        open_folder(
-            sources,
-            read_labels(labels),
-            method,
-            over,
-            model=model or DEFAULT_MODEL,
-            prompts=choose_prompts(templates, prompts),
-            options=ModelOptions(**loading),
-            batch_size=batch_size or BATCH_SIZE,
-            images=images or FOLDER_IMAGES,
-            in_order=in_order,
-        )
-    ]
+    names, chosen, options = read_labels(labels), choose_prompts(templates, prompts), ModelOptions(**loading)
+    paths = _choose_images(sources, images or FOLDER_IMAGES, in_order)
+    backbone = options.load(model or DEFAULT_MODEL)
+    classifier = make_classifier(backbone, names, chosen)
+    name = os.fspath(sources[0]) if len(sources) == 1 else f"{len(sources)} sources"
+    entries = FolderEntries(method, over, classifier)
+    facts = [list(map(_describe_file, paths)), entries.specs, entries.digest, batch_size or BATCH_SIZE]
+    key = make_key([json.dumps([*facts, classifier.fingerprint, RESULTS_VERSION]), json.dumps(options.note())])
+
+    def read(start: int) -> Iterator[TrialBatch]:
+        return _read_images(paths, backbone.preprocess, classifier, start, batch_size or BATCH_SIZE)
+
+    return [TuneSource(name, key, len(paths), entries.create, read, paths)]
 
 
 def find_plan(sources: Sequence[AnyPath]) -> str | None:
@@ -126,13 +126,10 @@ def open_plan(name: str, overrides: Mapping[str, Any], root: str | None = None) 
 
 def _open_stream(tasks: Sequence[Task]) -> TuneSource:
     first = tasks[0]
-    dataset = find_dataset(first.dataset, first.root)
-    stream = first.open_stream(dataset)
+    stream = first.open_stream(find_dataset(first.dataset, first.root))
 
     def create_methods() -> list[AnyMethod]:
-        classifier = load_classifier(
-            first.backbone, first.dtype, first.device, dataset.classes, first.prompts.templates
-        )
+        classifier = first.load_classifier()
         methods = [create_method(task.entry, classifier) for task in tasks]
         for task, method in zip(tasks, methods, strict=True):
             if task.source_images:
@@ -140,33 +137,21 @@ def _open_stream(tasks: Sequence[Task]) -> TuneSource:
         return methods
 
     def read(start: int) -> Iterator[TrialBatch]:
-        backbone = load_backbone(first.backbone, first.dtype, first.device)
+        backbone = load_backbone(*first.model)
         place = stream.ends[start - 1] if start else 0
         for batch in stream.batches(start):
-            images = preprocess(backbone, batch.images, torch.device(first.device))
+            images = backbone.preprocess(batch.images).to(torch.device(first.device))
             yield TrialBatch(images, list(range(place, place + len(images))))
             place += len(images)
 
     parts = [first.dataset, first.domain, *([f"severity {first.severity}"] if first.severity else [])]
-    parts += [f"batches of {first.batch_size}", f"seed {first.seed}"]
+    parts += [f"batches of {first.batch_size}", f"seed {first.order.seed}"]
     key = make_key([task.run for task in tasks])
     return TuneSource(", ".join(parts), key, stream.count, create_methods, read, stream)
 
 
-def open_folder(
-    sources: Sequence[AnyPath],
-    names: Sequence[str],
-    method: str,
-    over: Sequence[str],
-    *,
-    model: str,
-    prompts: Prompts | None,
-    options: ModelOptions,
-    batch_size: int,
-    images: int,
-    in_order: bool = False,
-) -> TuneSource:
-    """Open image files and folders; at most ``images`` images are used.
+def _choose_images(sources: Sequence[AnyPath], most: int, in_order: bool) -> list[Path]:
+    """Return at most ``most`` image files of files and folders.
 
     The order is shuffled, always in the same way, because class sub-folders would otherwise come one after the other;
     ``in_order`` keeps the order of the names.
@@ -174,36 +159,37 @@ def open_folder(
     paths = list_images(sources)
     if not paths:
         raise LmrError("There is no image to choose by; give at least one image or one folder of images.")
-    if not in_order:
-        paths = [paths[place] for place in shuffle_places(len(paths))]
-    paths = paths[:images]
-    backbone = options.load(model)
-    classifier = make_classifier(backbone, names, prompts)
-    file = split_address(method)[0]
-    digest = None if file is None else load_method_file(file)
+    return paths[:most] if in_order else [paths[place] for place in shuffle_places(len(paths))[:most]]
 
-    def create_methods() -> list[AnyMethod]:
-        if file is not None and load_method_file(file) != digest:
-            raise LmrError(f"The method file {file!r} was changed after its scores were looked for; start again.")
-        values = over or _choose_grid(create_suited(method, classifier))
-        made: list[AnyMethod] = [create_suited(one, classifier) for one in list_entries(method, values)]
+
+class FolderEntries:
+    """The entries to try on a folder: a method as it is and with the values ``over``, each spec once."""
+
+    def __init__(self, method: str, over: Sequence[str], classifier: ZeroShot) -> None:
+        self.method, self.over, self.classifier = method, over, classifier
+        self.file = split_address(method)[0]
+        self.digest = None if self.file is None else load_method_file(self.file)
+        self.specs = [one.spec for one in self.create()]
+        if len(self.specs) < 2:
+            raise LmrError(f"There is nothing to choose from: all values in --over give {self.specs[0]}.")
+
+    def create(self) -> list[AnyMethod]:
+        """Create the methods, the default first."""
+        if self.file is not None and load_method_file(self.file) != self.digest:
+            raise LmrError(f"The method file {self.file!r} was changed after its scores were looked for; start again.")
+        values = self.over or _choose_grid(create_suited(self.method, self.classifier))
+        made: list[AnyMethod] = [create_suited(one, self.classifier) for one in list_entries(self.method, values)]
         return list({one.spec: one for one in reversed(made)}.values())[::-1]  # of equal ones the first
 
-    specs = [one.spec for one in create_methods()]
-    if len(specs) < 2:
-        raise LmrError(f"There is nothing to choose from: all values in --over give {specs[0]}.")
 
-    def read(start: int) -> Iterator[TrialBatch]:
-        for first in range(start * batch_size, len(paths), batch_size):
-            found = {place: image for place in range(first, min(first + batch_size, len(paths)))
-                     if (image := _open_pixels(paths[place], backbone.preprocess)) is not None}  # fmt: skip
-            stacked = torch.stack(list(found.values())) if found else torch.empty(0)
-            yield TrialBatch(stacked.to(classifier.device, classifier.dtype), list(found))
-
-    facts = [list(map(_describe_file, paths)), specs, digest, batch_size, classifier.fingerprint, RESULTS_VERSION]
-    name = os.fspath(sources[0]) if len(sources) == 1 else f"{len(sources)} sources"
-    key = make_key([json.dumps(facts), json.dumps(options.note())])
-    return TuneSource(name, key, len(paths), create_methods, read, paths)
+def _read_images(
+    paths: Sequence[Path], prepare: Callable[[Any], torch.Tensor], classifier: ZeroShot, start: int, batch_size: int
+) -> Iterator[TrialBatch]:
+    for first in range(start * batch_size, len(paths), batch_size):
+        places = range(first, min(first + batch_size, len(paths)))
+        found = {place: image for place in places if (image := _open_pixels(paths[place], prepare)) is not None}
+        stacked = torch.stack(list(found.values())) if found else torch.empty(0)
+        yield TrialBatch(stacked.to(classifier.device, classifier.dtype), list(found))
 
 
 def _choose_grid(method: AnyMethod) -> list[str]:

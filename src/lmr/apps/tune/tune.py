@@ -5,10 +5,9 @@ Every finished stream is kept as a file, an unfinished one as a checkpoint: the 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lmr.apps.tune.results import (
@@ -17,9 +16,8 @@ from lmr.apps.tune.results import (
     describe_result,
     format_csv,
     format_result,
-    hide_nan,
     read_result,
-    write_result,
+    write_json,
 )
 from lmr.apps.tune.sources import TuneSource
 from lmr.bench.tune.criteria import RULE
@@ -60,8 +58,7 @@ def tune_images(
             except KeyboardInterrupt:
                 raise KeyboardInterrupt("Interrupted. To continue, give the same command again.") from None
         described = [describe_result(result) for result in results]
-        content = json.dumps(hide_nan({"rule": RULE, "streams": described}), indent=1)
-        write_atomically(folder / JSON_FILE, f"{content}\n".encode())
+        write_json(folder / JSON_FILE, {"rule": RULE, "streams": described}, indent=1)
         write_atomically(folder / CSV_FILE, format_csv(described).encode())
     return TuneReport(results, folder)
 
@@ -75,11 +72,11 @@ def _find_result(source: TuneSource, folder: Path, bar: ProgressBar, save_second
     trials = Trials(source.create_methods(), source.key, folder / f"{source.key}.state")
     trials.run(source.read, bar.advance, save_seconds)
     entries = [
-        EntryResult(trial.method.spec, scores, evidence.probabilities.argmax(1).tolist())
-        for trial, scores, evidence in zip(trials.trials, trials.score(), trials.collect(), strict=True)
+        EntryResult(method.spec, scores, evidence.probabilities.argmax(1).tolist())
+        for method, scores, evidence in zip(trials.methods, trials.score(), trials.collect(), strict=True)
     ]
     places, classes = trials.places.tolist(), trials.classifier.classes
     result = TuneResult(source.name, entries, places, source.count - len(places), classes)
-    write_result(kept, result)
+    write_json(kept, asdict(result))
     trials.delete_checkpoint()
     return result

@@ -275,10 +275,7 @@ def _measure_size(
 
 
 def alternate(
-    timed: Mapping[str, Callable[[], float]],
-    rounds: int,
-    bar: ProgressBar,
-    begin: Callable[[], object] = lambda: None,
+    timed: Mapping[str, Callable[[], float]], rounds: int, bar: ProgressBar, begin: Callable[[], object] = lambda: None
 ) -> dict[str, list[float]]:
     """Return the seconds of every entry. Each round times each once; the first of one round is the last of the next."""
     names = list(timed)

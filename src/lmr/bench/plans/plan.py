@@ -11,8 +11,8 @@ import functools
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -22,24 +22,15 @@ import torch
 from lmr.bench.plans.choices import DTYPES, KEYS, RESETS, TIMINGS
 from lmr.bench.plans.prompts import PromptSet, read_prompt_set
 from lmr.core.card import Role
-from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.log import hide_logs
 from lmr.core.method import Method
 from lmr.core.passes import make_stand_in
-from lmr.core.registry import (
-    AUTO,
-    create,
-    expand_methods,
-    find_method,
-    list_methods,
-    load_method_file,
-    split_address,
-)
+from lmr.core.registry import AUTO, create, expand_methods, find_method, list_methods, load_method_file, split_address
 from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.dataset import CLEAN
 from lmr.data.names import ORDERS
-from lmr.data.streams import read_dominant
+from lmr.data.streams import Order, read_dominant
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.models.catalog import DEFAULT_MODEL
 from lmr.watch.settings import read_watch
@@ -47,6 +38,7 @@ from lmr.watch.settings import read_watch
 OF_ORDERS = {
     "concentration": "dirichlet", "block": "classes", "majority": "skew", "tail": "skew", "dominant": "skew",
 }  # keys that only one order uses  # fmt: skip
+ORDER_KEYS = ("concentration", "block", "majority", "tail", "onset", "rounds", "mix")  # fields of ``Order``
 
 
 @dataclass(frozen=True)
@@ -81,17 +73,10 @@ class MethodEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """The settings that each run of a part takes over."""
+    """The settings that each run of a part takes over; its order gets the seed and the dominant classes of the run."""
 
-    order: str = "shuffle"
-    concentration: float = 0.1  # of the order "dirichlet": small is strongly imbalanced
-    block: int | None = None  # of the order "classes": images of one class in a row
-    majority: float = 0.8  # of the order "skew": the share of the dominant classes
-    tail: float | None = None  # of the order "skew", in place of a majority: class k has a share as tail^k
-    onset: int = 0  # clean images at the beginning of a stream, before the corruption
+    order: Order = field(default_factory=Order)
     reset: str = "domain"
-    rounds: int = 1  # of a stream through all domains
-    mix: bool = False  # all domains shuffled into one stream
     timing: str = "wait"  # "live": the stream does not wait for a step, see running/run.py
     forgetting: int = 0  # clean images to classify after the stream
     recovery: bool = False  # also measure how far zero-shot's errors are undone; adds a forward pass that is not timed
@@ -218,7 +203,8 @@ def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Sequence
         if not table.get(key):
             raise LmrError(f"The plan {plan!r} does not say which {key} to run; add a list of {key}.")
     try:
-        values = {key: _READ[key](key, value) for key, value in table.items() if key in _READ}
+        plain = {key: value for key, value in table.items() if key not in ("methods", "preset", "watch", "prompts")}
+        values = {key: _read_value(key, value) for key, value in plain.items()}
         if "prompts" in table:
             values["prompts"] = tuple(read_prompt_set(entry, folder) for entry in _wrap(table["prompts"]))
         methods = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))), near)
@@ -226,12 +212,13 @@ def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Sequence
         _check_order(values)
     except LmrError as error:
         raise LmrError(f"In the plan {plan!r}: {error}") from error
-    return Part(**values)
+    shape = {key: values.pop(key) for key in ORDER_KEYS if key in values}
+    return Part(**values | {"order": Order(values.get("order", Order.kind), **shape)})
 
 
 def _check_order(values: Mapping[str, Any]) -> None:
     """Refuse keys that exclude each other, or that the order does not use: they would give the same numbers twice."""
-    kind = values.get("order", Part.order)
+    kind = values.get("order", Order.kind)
     for key, order in OF_ORDERS.items():
         if key in values and kind != order:
             raise LmrError(f"The order {kind!r} has no {key}; remove it or give order = {order!r}.")
@@ -313,9 +300,7 @@ def _try(spec: str) -> Method:
     return create(spec, _make_small(len(prior) if isinstance(prior, tuple | list) else 2))
 
 
-@functools.cache
-def _make_small(classes: int) -> ZeroShot:
-    return make_stand_in(classes)
+_make_small = functools.cache(make_stand_in)
 
 
 def name_entry(spec: str) -> str:
@@ -330,110 +315,69 @@ def _wrap(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def _texts(known: Iterable[str] = ()) -> Callable[[str, Any], tuple[str, ...]]:
-    """Return a reader of one string or several, each one of ``known`` if that is given."""
-
-    def read(key: str, value: Any) -> tuple[str, ...]:
-        if key == "corruptions" and value == "all":
-            return ()
-        texts = _wrap(value)
-        for text in texts:
-            if not isinstance(text, str) or (known and text not in known):
-                hint = f"{suggest(str(text), known)} There are: {', '.join(known)}." if known else ""
-                raise LmrError(f"Unknown value {text!r} for {key}.{hint}")
-        return _all_different(key, texts)
-
-    return read
-
-
-def _numbers(low: int, high: int | None = None) -> Callable[[str, Any], tuple[int, ...]]:
-    """Return a reader of one whole number or several, each within a range."""
-
-    def read(key: str, value: Any) -> tuple[int, ...]:
-        if key == "batch_sizes" and value == "preset":
-            return ()
-        numbers = _wrap(value)
-        for number in numbers:
-            if type(number) is not int or number < low or (high is not None and number > high):
-                bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
-                raise LmrError(f"Expected whole numbers {bounds} for {key}, got {number!r}.")
-        return _all_different(key, numbers)
-
-    return read
-
-
 def _all_different(key: str, values: list[Any]) -> tuple[Any, ...]:
     if not values or len(set(values)) < len(values):
         raise LmrError(f"Expected at least one entry and none twice in {key}, got {values}.")
     return tuple(values)
 
 
-def _one(reader: Callable[[str, Any], tuple[Any, ...]]) -> Callable[[str, Any], Any]:
-    def read(key: str, value: Any) -> Any:
-        found = reader(key, value)
-        if len(found) != 1:
-            raise LmrError(f"Expected one value for {key}, got {value!r}.")
-        return found[0]
+_SEVERAL = ("datasets", "corruptions", "severities", "backbones", "batch_sizes", "seeds", "dominant")
+_TEXTS: dict[str, Sequence[str]] = {  # what a text may be; empty: anything
+    "datasets": (), "corruptions": (), "backbones": (),
+    "order": ORDERS, "reset": RESETS, "timing": TIMINGS, "dtype": DTYPES,
+}  # fmt: skip
+_NUMBERS = {  # the bounds of whole numbers
+    "severities": (1, 5), "batch_sizes": (1, None), "seeds": (0, None), "images": (1, None), "block": (1, None),
+    "onset": (0, None), "rounds": (1, None), "forgetting": (0, None),
+}  # fmt: skip
+_REALS = {"concentration": math.inf, "majority": 1, "tail": 1}  # above 0 and below this
 
-    return read
+
+def _read_value(key: str, value: Any) -> Any:
+    """Return the value of a key after checking it: a tuple for a key that may have several."""
+    if (key, value) in (("corruptions", "all"), ("batch_sizes", "preset")):
+        return ()
+    if key == "device":
+        try:
+            return str(torch.device(value))
+        except (RuntimeError, TypeError) as error:
+            raise LmrError(f"There is no {key} {value!r}; give cpu, cuda or cuda:0, for example.") from error
+    if key in _REALS:
+        high = _REALS[key]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < high:
+            expected = "a positive number" if high == math.inf else "a number between 0 and 1"
+            raise LmrError(f"Expected {expected} for {key}, got {value!r}.")
+        return float(value)
+    if key not in (*_TEXTS, *_NUMBERS, "dominant"):
+        if not isinstance(value, bool):
+            raise LmrError(f"Expected true or false for {key}, got {value!r}.")
+        return value
+    check = _check_text if key in _TEXTS else _check_number if key in _NUMBERS else _check_dominant
+    found = _all_different(key, [check(key, entry) for entry in _wrap(value)])
+    if key not in _SEVERAL and len(found) > 1:
+        raise LmrError(f"Expected one value for {key}, got {value!r}.")
+    return found if key in _SEVERAL else found[0]
 
 
-def _truth(key: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise LmrError(f"Expected true or false for {key}, got {value!r}.")
+def _check_text(key: str, value: Any) -> str:
+    known = _TEXTS[key]
+    if not isinstance(value, str) or (known and value not in known):
+        hint = f"{suggest(str(value), known)} There are: {', '.join(known)}." if known else ""
+        raise LmrError(f"Unknown value {value!r} for {key}.{hint}")
     return value
 
 
-def _positive(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise LmrError(f"Expected a positive number for {key}, got {value!r}.")
-    return float(value)
+def _check_number(key: str, value: Any) -> int:
+    low, high = _NUMBERS[key]
+    if type(value) is not int or value < low or (high is not None and value > high):
+        bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
+        raise LmrError(f"Expected whole numbers {bounds} for {key}, got {value!r}.")
+    return value
 
 
-def _share(key: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
-        raise LmrError(f"Expected a number between 0 and 1 for {key}, got {value!r}.")
-    return float(value)
-
-
-def _dominant(key: str, value: Any) -> tuple[str, ...]:
-    texts = [str(entry) if type(entry) is int else entry for entry in _wrap(value)]
-    for text in texts:
-        if not isinstance(text, str) or not text:
-            raise LmrError(f"Expected classes such as 1, '1+3' or '1>3' for {key}, got {text!r}.")
-        read_dominant(text)
-    return _all_different(key, texts)
-
-
-def _device(key: str, value: Any) -> str:
-    try:
-        return str(torch.device(value))
-    except (RuntimeError, TypeError) as error:
-        raise LmrError(f"There is no {key} {value!r}; give cpu, cuda or cuda:0, for example.") from error
-
-
-_READ: dict[str, Callable[[str, Any], Any]] = {
-    "datasets": _texts(),
-    "corruptions": _texts(),
-    "severities": _numbers(1, 5),
-    "backbones": _texts(),
-    "batch_sizes": _numbers(1),
-    "seeds": _numbers(0),
-    "images": _one(_numbers(1)),
-    "order": _one(_texts(ORDERS)),
-    "concentration": _positive,
-    "block": _one(_numbers(1)),
-    "majority": _share,
-    "tail": _share,
-    "dominant": _dominant,
-    "onset": _one(_numbers(0)),
-    "reset": _one(_texts(RESETS)),
-    "rounds": _one(_numbers(1)),
-    "mix": _truth,
-    "latin": _truth,
-    "timing": _one(_texts(TIMINGS)),
-    "forgetting": _one(_numbers(0)),
-    "recovery": _truth,
-    "dtype": _one(_texts(DTYPES)),
-    "device": _device,
-}
+def _check_dominant(key: str, value: Any) -> str:
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str) or not text:
+        raise LmrError(f"Expected classes such as 1, '1+3' or '1>3' for {key}, got {text!r}.")
+    read_dominant(text)
+    return text

@@ -16,9 +16,10 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from lmr.bench.inputs import describe_backbone, find_clean_dataset, find_dataset, name_clean_set
+from lmr.bench.inputs import describe_backbone, find_clean_dataset, find_dataset, load_classifier, name_clean_set
 from lmr.bench.plans.plan import MethodEntry, Part, Plan, RunSettings
 from lmr.bench.plans.prompts import PromptSet
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.registry import find_method
@@ -48,12 +49,10 @@ class Task(RunSettings):
     prompts: PromptSet
     prompt_facts: dict[str, Any]
     batch_size: int
-    seed: int
     order_hash: str
     images: int  # length of the stream
     limit: int | None  # as the plan gives it
     root: str | None
-    dominant: str = ""  # the dominant classes of the order "skew"
     source_images: int = 0  # clean images that the method is fitted on before the stream
 
     @property
@@ -62,27 +61,30 @@ class Task(RunSettings):
         return parse_spec(self.entry.spec)[0]
 
     @property
+    def model(self) -> tuple[str, str, str]:
+        """The model, its precision and its device, as ``load_backbone`` takes them."""
+        return self.backbone, self.dtype, self.device
+
+    def load_classifier(self) -> ZeroShot:
+        """Return the classifier that the method adapts; a process holds one at a time."""
+        classes = find_dataset(self.dataset, self.root).classes
+        return load_classifier(*self.model, classes, self.prompts.templates)
+
+    @property
     def domain(self) -> str:
         """The domain in the row, or how several domains form one stream."""
-        if self.order == "haul":
+        if self.order.kind == "haul":
             return BLEND
-        return self.domains[0] if len(self.domains) == 1 else "mixed" if self.mix else "continual"
+        return self.domains[0] if len(self.domains) == 1 else "mixed" if self.order.mix else "continual"
 
     @property
     def order_facts(self) -> dict[str, str]:
         """The order in the row: its kind, what that depends on, and the hash of the result."""
-        facts = {"kind": self.order}
-        if self.order == "dirichlet":
-            facts["concentration"] = f"{self.concentration:g}"
-        if self.order == "classes" and self.block:
-            facts["block"] = str(self.block)
-        if self.order == "skew":
-            facts |= {"majority": f"{self.majority:g}"} if self.tail is None else {"tail": f"{self.tail:g}"}
-            facts |= {"dominant": self.dominant} if self.dominant else {}
-        if self.onset:
-            facts["onset"] = str(self.onset)
-        if self.rounds > 1:
-            facts["rounds"] = f"{self.rounds} rounds"
+        facts = {"kind": self.order.kind}
+        for key, value in self.order.settings.items():
+            facts[key] = f"{value:g}" if isinstance(value, float) else str(value)
+        if self.order.rounds > 1:
+            facts["rounds"] = f"{self.order.rounds} rounds"
         if self.timing != "wait":
             facts["timing"] = self.timing
         return facts | {"hash": self.order_hash}
@@ -100,22 +102,18 @@ class Task(RunSettings):
     @property
     def command(self) -> str:
         """The command that repeats this run and no other."""
+        order, several = self.order, len(self.domains) > 1
+        shape = [word for key, value in order.settings.items() for word in (f"--{key}", str(value))]
         words = ["lmr", "bench", "--methods", self.entry.address, "--datasets", self.dataset]
         words += ["--corruptions", *self.domains, "--severities", str(self.severity or 5)]
         words += ["--backbones", self.backbone, "--prompts", self.prompts.argument]
         words += ["--watch", self.entry.watch] if self.entry.watch else []
-        words += ["--batch-sizes", str(self.batch_size), "--seeds", str(self.seed)]
+        words += ["--batch-sizes", str(self.batch_size), "--seeds", str(order.seed)]
         words += ["--images", str(self.limit)] if self.limit is not None else []
-        words += ["--order", self.order] if self.order != "shuffle" else []
-        words += ["--concentration", str(self.concentration)] if self.order == "dirichlet" else []
-        words += ["--block", str(self.block)] if self.order == "classes" and self.block else []
-        if self.order == "skew":
-            words += ["--majority", str(self.majority)] if self.tail is None else ["--tail", str(self.tail)]
-            words += ["--dominant", self.dominant] if self.dominant else []
-        words += ["--onset", str(self.onset)] if self.onset else []
-        words += ["--reset", "never"] if (len(self.domains) > 1 or self.rounds > 1) and not self.mix else []
-        words += ["--rounds", str(self.rounds)] if self.rounds > 1 else []
-        words += ["--mix"] if self.mix else []
+        words += ["--order", order.kind, *shape] if order.kind != "shuffle" else shape
+        words += ["--reset", "never"] if (several or order.rounds > 1) and not order.mix else []
+        words += ["--rounds", str(order.rounds)] if order.rounds > 1 else []
+        words += ["--mix"] if order.mix else []
         words += ["--timing", self.timing] if self.timing != "wait" else []
         words += ["--forgetting", str(self.forgetting)] if self.forgetting else []
         words += ["--recovery"] if self.recovery else []
@@ -127,22 +125,9 @@ class Task(RunSettings):
     def open_stream(self, dataset: Dataset) -> Stream:
         """Return the stream of images of this task."""
         return make_stream(
-            dataset,
-            self.domains,
-            severity=self.severity or 5,
-            order=self.order,
-            seed=self.seed,
-            limit=self.limit,
+            dataset, self.domains, order=self.order, severity=self.severity or 5, limit=self.limit,
             batch_size=self.batch_size,
-            mix=self.mix,
-            rounds=self.rounds,
-            concentration=self.concentration,
-            block=self.block,
-            majority=self.majority,
-            tail=self.tail,
-            dominant=self.dominant,
-            onset=self.onset,
-        )
+        )  # fmt: skip
 
 
 class DatasetChoice(NamedTuple):
@@ -201,24 +186,23 @@ def choose_datasets(plans: Sequence[Plan], root: str | None = None) -> tuple[lis
 def choose_dataset(item: str, root: str | None = None) -> DatasetChoice:
     """Return the first dataset of an item that is there; raise MissingData if none is and it is needed."""
     names, optional = split_datasets(item)
-    missing: list[MissingData] = []
+    missing: MissingData | None = None
+    chosen, result = None, "it is left out"
     for name in names:
         try:
             found = find_dataset(name, root)
         except MissingData as error:
-            missing.append(error)
+            missing = missing or error
             continue
-        if not missing:
+        if missing is None:
             return DatasetChoice(name)
-        used = f"{name!r} is used instead, {found.count(found.domains[0]):,} images"
-        return DatasetChoice(name, _explain_choice(names[0], missing[0], used))
-    if not optional:
-        raise missing[0]
-    return DatasetChoice(None, _explain_choice(names[0], missing[0], "it is left out"))
-
-
-def _explain_choice(name: str, error: MissingData, result: str) -> str:
-    return f"The dataset {name!r} is not in {str(error.root)!r}: {result}. {error.advice}"
+        chosen, result = name, f"{name!r} is used instead, {found.count(found.domains[0]):,} images"
+        break
+    assert missing is not None
+    if chosen is None and not optional:
+        raise missing
+    where = f"The dataset {names[0]!r} is not in {str(missing.root)!r}"
+    return DatasetChoice(chosen, f"{where}: {result}. {missing.advice}")
 
 
 def split_datasets(item: str) -> tuple[list[str], bool]:
@@ -247,25 +231,24 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
         streams = itertools.product(_choose_domains(part, opened), part.severities, part.seeds, part.dominant)
         for domains, severity, seed, dominant in streams:
             several = len(domains) > 1
+            order = replace(part.order, seed=seed, dominant=dominant, mix=part.order.mix and several)
             first = Task(
                 run="",
                 entry=part.methods[0],
                 backbone=backbone,
                 weights=describe_backbone(backbone, part.dtype, part.device),
                 dataset=dataset,
-                data_digest=opened.digest_part((*domains, CLEAN) if part.onset else domains, severity),
+                data_digest=opened.digest_part((*domains, CLEAN) if order.onset else domains, severity),
                 domains=domains,
                 severity=_find_severity(part, opened, domains, severity),
                 prompts=prompts,
                 prompt_facts=_describe_prompts(prompts, opened.classes),
                 batch_size=1,
-                seed=seed,
-                dominant=dominant,
                 order_hash="",
                 images=0,
                 limit=part.images,
                 root=root,
-                **(shared | {"reset": "never" if several else "domain", "mix": part.mix and several}),
+                **(shared | {"order": order, "reset": "never" if several else "domain"}),
             )
             stream = first.open_stream(opened)
             first = replace(first, images=stream.count, order_hash=stream.hash)
@@ -284,7 +267,7 @@ def _describe_prompts(prompts: PromptSet, classes: tuple[str, ...]) -> dict[str,
 def _find_severity(part: Part, dataset: Dataset, domains: Sequence[str], severity: int) -> int:
     """Return the severity in the row: 0 where nothing is corrupted."""
     plain = set(domains) == {CLEAN} or dataset.severities == (0,)
-    return 0 if plain and part.order != "haul" else severity
+    return 0 if plain and part.order.kind != "haul" else severity
 
 
 def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
@@ -298,7 +281,7 @@ def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
         )
     if part.latin:
         return make_latin_square(chosen)
-    alone = part.reset == "domain" and not part.mix
+    alone = part.reset == "domain" and not part.order.mix
     return [(domain,) for domain in chosen] if alone else [tuple(chosen)]
 
 
@@ -346,12 +329,12 @@ def _hash(task: Task) -> str:
         "domains": task.domains,
         "severity": task.severity,
         "order": task.order_hash,  # of the images in their order: rounds and limits are in it
-        "order_kind": task.order,
+        "order_kind": task.order.kind,
         "reset": task.reset,
-        "mix": task.mix,
+        "mix": task.order.mix,
         "images": task.images,
         "batch_size": task.batch_size,
-        "seed": task.seed,
+        "seed": task.order.seed,
         "forgetting": task.forgetting,
         "recovery": task.recovery,
         "source_images": task.source_images,

@@ -123,6 +123,9 @@ def measure_local_margin(scores: Tensor, delta: float) -> Tensor:
 def compute_metrics(records: Records, classes: int) -> dict[str, float | None]:
     """Return the metrics of a row that follow from the answers; None for those that do not apply."""
     predicted, true = records["predicted"], records["true"]
+    later = records[records["batch"] > 0]  # libraries load in the first batch
+    # A step that reports no value, as one that rests under a watch, has NaN.
+    known = {key: records[key][~np.isnan(records[key])] for key in ("gate_share", "protected_size", "drift")}
     numbers = {
         **metrics.judge_classes(predicted, true),
         "ece": metrics.calibration_error(records["confidence"], predicted == true),
@@ -131,30 +134,11 @@ def compute_metrics(records: Records, classes: int) -> dict[str, float | None]:
         "effective_classes": metrics.effective_classes(predicted),
         "top_share": metrics.top_share(predicted),
         "late_top_share": metrics.late_top_share(predicted),
-        "gate_share": _average_known(records["gate_share"]),
-        "protected_size": _average_known(records["protected_size"]),
-        "drift": _find_last_known(records["drift"]),
-        "ms_per_image": 1000 * float(_leave_out_first(records)["seconds"].mean()),
+        **{key: float(own.mean()) if len(own) else math.nan for key, own in known.items()},
+        "drift": float(known["drift"][-1]) if len(known["drift"]) else math.nan,
+        "ms_per_image": 1000 * float((later if len(later) else records)["seconds"].mean()),
     }
     return {key: value if math.isfinite(value) else None for key, value in numbers.items()}
-
-
-def _average_known(values: NDArray[np.float64]) -> float:
-    """Return the mean over the images of steps that report a value: a resting step under a watch has none."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
-
-
-def _find_last_known(values: NDArray[np.float64]) -> float:
-    """Return the value of the last step that reports one."""
-    known = values[~np.isnan(values)]
-    return float(known[-1]) if len(known) else math.nan
-
-
-def _leave_out_first(records: Records) -> Records:
-    """Return the records without the first batch, in which libraries load; everything if it is the only one."""
-    later = records[records["batch"] > 0]
-    return later if len(later) else records
 
 
 def is_measured(batch: int, batches: int) -> bool:

@@ -89,12 +89,21 @@ def run_bench(
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     check_workers(workers)
-    target, shown = Path(folder), screen or sys.stderr
+    target = Path(folder)
+
+    def log(message: str) -> None:
+        print(f"lmr: {message}", file=screen or sys.stderr)
+
     with _open_folder(target):
-        tasks = list_tasks(plans, root, lambda message: print(f"lmr: {message}", file=shown))
-        rows = _find_rows(target, tasks, shown)
+        tasks = list_tasks(plans, root, log)
+        rows = _find_rows(target, tasks, log)
         for source in sources:
-            rows |= _take_finished(Path(source), target, {task.run for task in tasks} - set(rows), shown)
+            taken, messages = take_runs(Path(source), target, {task.run for task in tasks} - set(rows))
+            for message in [*messages, f"{len(taken)} finished runs were taken from {str(Path(source))!r}."]:
+                log(message)
+            rows |= taken
+        for run in rows:
+            Checkpoint(target, run).delete()
         left = [task for task in tasks if task.run not in rows]
         started = time.monotonic()
         pool = (start_workers or _start_here(workers or choose_workers(tasks)))(tasks, target, save_seconds)
@@ -107,7 +116,7 @@ def run_bench(
 
 @contextlib.contextmanager
 def _open_folder(folder: Path) -> Iterator[None]:
-    """Create the folder and keep other benches out of it."""
+    """Create the folder and keep other benches out of it; files that a kill left incomplete are removed at the end."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -117,38 +126,19 @@ def _open_folder(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            _sweep(folder)
+            for path in (*folder.glob("checkpoints/.*.part"), *folder.glob("samples/.*.part")):
+                path.unlink(missing_ok=True)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove files that a kill left incomplete; no other process writes to the folder now."""
-    for place in ("checkpoints", "samples"):
-        for path in (folder / place).glob(".*.part"):
-            path.unlink(missing_ok=True)
-
-
-def _find_rows(folder: Path, tasks: Sequence[Task], screen: TextIO) -> dict[str, Row]:
-    """Return the rows of tasks that are finished and have their samples, and delete their checkpoints."""
+def _find_rows(folder: Path, tasks: Sequence[Task], log: Callable[[str], object]) -> dict[str, Row]:
+    """Return the rows of tasks that are finished and have their samples."""
     if not (folder / "rows.jsonl").exists():
         return {}
     wanted = {task.run for task in tasks}
     rows, messages = read_rows(folder)
     for message in messages:
-        print(f"lmr: {message}", file=screen)
-    found = {row.run: row for row in rows if row.run in wanted and (folder / "samples" / f"{row.run}.npz").exists()}
-    for run in found:
-        Checkpoint(folder, run).delete()
-    return found
-
-
-def _take_finished(source: Path, folder: Path, wanted: set[str], screen: TextIO) -> dict[str, Row]:
-    """Copy finished runs from elsewhere, delete their checkpoints and return their rows."""
-    taken, messages = take_runs(source, folder, wanted)
-    for message in [*messages, f"{len(taken)} finished runs were taken from {str(source)!r}."]:
-        print(f"lmr: {message}", file=screen)
-    for run in taken:
-        Checkpoint(folder, run).delete()
-    return taken
+        log(message)
+    return {row.run: row for row in rows if row.run in wanted and (folder / "samples" / f"{row.run}.npz").exists()}
 
 
 def check_workers(workers: int | None) -> int | None:
@@ -165,8 +155,7 @@ def choose_workers(tasks: Sequence[Task]) -> int:
 
 def are_small(tasks: Sequence[Task]) -> bool:
     """Return whether the models of all tasks are small ones."""
-    models = {(task.backbone, task.dtype, task.device) for task in tasks}
-    return all(is_small_model(*model) for model in models)
+    return all(is_small_model(*model) for model in {task.model for task in tasks})
 
 
 def _start_here(workers: int) -> StartWorkers:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 
 from lmr.bench.flops import count_forwards, count_image
-from lmr.bench.inputs import find_dataset, load_backbone, load_classifier, preprocess
+from lmr.bench.inputs import find_dataset, load_backbone
 from lmr.bench.machine import count_cores, use_threads
 from lmr.bench.plans.task import Task
 from lmr.bench.running.bench import check_workers, choose_workers
@@ -32,15 +32,6 @@ from lmr.models.towers.image import VisionTower
 
 MOST_MEASURED = 16  # images in a measured pass: larger batches hardly cost less per image
 ROUNDS = 3  # after a warm-up; the median counts
-
-
-class MeasuredPass(NamedTuple):
-    """A measured pass: a model in a precision on a device, and the images in the pass."""
-
-    model: str
-    dtype: str
-    device: str
-    images: int
 
 
 class PassSeconds(NamedTuple):
@@ -58,7 +49,9 @@ class TimeEstimate:
     images: int  # of all runs
     methods: tuple[str, ...]
     forwards: float  # of one image; backwards and prompts are counted as forwards
-    measured: dict[MeasuredPass, PassSeconds]
+    measured: dict[
+        tuple[str, str, str, int], PassSeconds
+    ]  # by the model, as ``load_backbone`` takes it, and the images
     workers: int
     threads: int  # of each worker
     seconds: float
@@ -105,27 +98,26 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
     """Measure a few passes of the models of these runs and multiply; there must be at least one run."""
     workers = check_workers(workers) or choose_workers(tasks)
     threads = max(1, count_cores() // workers)
-    measured: dict[MeasuredPass, PassSeconds] = {}
-    labels: dict[str, None] = {}
-    unknown: dict[str, None] = {}
+    measured: dict[tuple[str, str, str, int], PassSeconds] = {}
     forwards, work = 0.0, []
     known: dict[tuple[str, ...], tuple[float | None, bool]] = {}
     begun: set[tuple[str, ...]] = set()  # groups whose images are embedded
+    unknown: dict[str, None] = {}
+    tasks = sorted(tasks, key=_identify_classifier)  # a process holds one classifier at a time
     with use_threads(threads):
-        for task in sorted(tasks, key=_identify_classifier):  # a process holds one classifier at a time
-            classifier = _load(task)
+        for task in tasks:
+            classifier = task.load_classifier()
             key = (*_identify_classifier(task), task.entry.address, str(task.batch_size))
             if key not in known:
                 method = create_method(task.entry, classifier)
                 known[key] = count_forwards(method, task.batch_size), method.needs_images
             each, needs_images = known[key]
-            labels[task.entry.label] = None
             if each is None:
                 unknown[task.entry.label] = None
                 continue
-            place = MeasuredPass(task.backbone, task.dtype, task.device, min(task.batch_size, MOST_MEASURED))
+            place = (*task.model, min(task.batch_size, MOST_MEASURED))
             if place not in measured:
-                measured[place] = measure_passes(task, place.images)
+                measured[place] = measure_passes(task, place[-1])
             if not needs_images and classifier.keeps_tokens:
                 each -= _find_embedding_share(classifier) * (1 - 1 / TIMED) * (task.group in begun)
                 begun.add(task.group)
@@ -137,7 +129,7 @@ def estimate_time(tasks: Sequence[Task], workers: int | None = None) -> TimeEsti
     return TimeEstimate(
         runs=len(tasks),
         images=sum(task.images for task in tasks),
-        methods=tuple(labels),
+        methods=tuple(dict.fromkeys(task.entry.label for task in tasks)),
         forwards=forwards,
         measured=measured,
         workers=min(workers, len(tasks)),
@@ -154,22 +146,17 @@ def _find_embedding_share(classifier: ZeroShot) -> float:
 
 
 def _identify_classifier(task: Task) -> tuple[str, ...]:
-    return (task.backbone, task.dtype, task.device, task.dataset, task.prompts.name)
-
-
-def _load(task: Task) -> ZeroShot:
-    classes = find_dataset(task.dataset, task.root).classes
-    return load_classifier(task.backbone, task.dtype, task.device, classes, task.prompts.templates)
+    return (*task.model, task.dataset, task.prompts.name)
 
 
 def measure_passes(task: Task, count: int) -> PassSeconds:
     """Measure single passes of a task's model, on ``count`` of its images."""
-    dataset, classifier = find_dataset(task.dataset, task.root), _load(task)
-    backbone = load_backbone(task.backbone, task.dtype, task.device)
+    dataset, classifier = find_dataset(task.dataset, task.root), task.load_classifier()
+    backbone = load_backbone(*task.model)
     count = min(count, dataset.count(task.domains[0]))
     arrays = dataset.read(task.domains[0], task.severity, range(count))
-    images = preprocess(backbone, arrays, classifier.device)
-    prepare = _time(lambda: preprocess(backbone, arrays, classifier.device)) / count
+    images = backbone.preprocess(arrays).to(classifier.device)
+    prepare = _time(lambda: backbone.preprocess(arrays).to(classifier.device)) / count
     return PassSeconds(prepare, _time(lambda: classifier.features(images)) / count)
 
 

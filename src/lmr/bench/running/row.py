@@ -79,8 +79,8 @@ class Row:
         for key in ("method_file", "watch"):
             if not content[key]:
                 del content[key]
-        metrics = {key: self.metrics.get(key) for key in METRICS}
-        content["metrics"] = {key: value if _is_finite(value) else None for key, value in metrics.items()}
+        known = {key: value for key, value in self.metrics.items() if value is not None and math.isfinite(value)}
+        content["metrics"] = {key: known.get(key) for key in METRICS}
         return json.dumps(content, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
@@ -130,10 +130,6 @@ _VALUES: dict[str, tuple[type, ...]] = {
     "backbone": (str,), "order": (str,), "versions": (str,), "protocol": (str,), "prompts": (str, int),
     "method_file": (str,), "watch": (str, int), "domains": (int, float), "metrics": (int, float, NoneType),
 }  # fmt: skip
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
 
 
 def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:

@@ -8,22 +8,13 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from lmr.bench.flops import count_forwards
-from lmr.bench.inputs import (
-    AnyMethod,
-    find_clean_dataset,
-    find_dataset,
-    load_backbone,
-    load_classifier,
-    preprocess,
-    read_inputs,
-)
+from lmr.bench.inputs import AnyMethod, find_clean_dataset, find_dataset, load_backbone, read_inputs
 from lmr.bench.plans.plan import MethodEntry
 from lmr.bench.plans.task import Task
 from lmr.bench.running import answers
@@ -35,7 +26,7 @@ from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.registry import create, load_method_file
 from lmr.data.dataset import CLEAN
-from lmr.data.streams import Batch, Stream, make_stream
+from lmr.data.streams import Stream, make_stream
 from lmr.version import __version__
 from lmr.watch.settings import read_watch
 from lmr.watch.watched import Watched
@@ -48,45 +39,41 @@ class Stop(Exception):
     """Raised by ``report`` to stop a run; its checkpoint is saved."""
 
 
-@dataclass(frozen=True)
-class RunCallbacks:
-    """Functions that a run calls: with the images so far, and with messages for the user."""
-
-    report: Callable[[int], object] = lambda images: None
-    log: Callable[[str], object] = lambda message: None
-
-
 def run_task(
-    task: Task, folder: Path, callbacks: RunCallbacks | None = None, save_seconds: float = SAVE_SECONDS
+    task: Task,
+    folder: Path,
+    report: Callable[[int], object] = lambda images: None,
+    log: Callable[[str], object] = lambda message: None,
+    save_seconds: float = SAVE_SECONDS,
 ) -> Row:
     """Run a task, or what is left of it, and return its row. Samples are written; the checkpoint is not deleted.
 
-    Image files are read while the step before runs, but not where its memory is measured. Other sets are read between
-    the steps, so that the time of a step stays comparable.
+    ``report`` is called with the number of images so far, ``log`` with messages for the user. Image files are read
+    while the step before runs, but not where its memory is measured. Other sets are read between the steps, so that
+    the time of a step stays comparable.
     """
-    callbacks = callbacks or RunCallbacks()
-    dataset = find_dataset(task.dataset, task.root)
-    classifier = load_classifier(task.backbone, task.dtype, task.device, dataset.classes, task.prompts.templates)
+    dataset, classifier = find_dataset(task.dataset, task.root), task.load_classifier()
     method = create_method(task.entry, classifier)
     stream, pace = task.open_stream(dataset), find_pace(task, method)
-    inputs = StepInputs(method, find_token_cache(task.backbone, task.dtype, task.device))
+    inputs = StepInputs(method, find_token_cache(*task.model))
     if task.source_images:
         fit_source(task, method)  # a checkpoint, if there is one, holds the same
     with Checkpoint(folder, task.run) as kept:
-        kept.restore(method, callbacks.log)
-        callbacks.report(kept.images)
+        kept.restore(method, log)
+        report(kept.images)
         last = time.monotonic()
-        with read_inputs(
-            load_backbone(task.backbone, task.dtype, task.device), stream, kept.batches, classifier.device
-        ) as ahead:
+        with read_inputs(load_backbone(*task.model), stream, kept.batches, classifier.device) as ahead:
             for batch, images in ahead:
                 measure = answers.is_measured(kept.batches, len(stream))
                 with ahead.hold() if measure or not dataset.reads_files else nullcontext():
                     given, embedding = inputs.begin(batch.images, images, kept.batches, measure)
-                    learns = kept.batches % pace == 0
-                    kept.add(*_answer(task, stream, method, batch, given, embedding, measure, learns))
+                    step = answers.take_step(method, given, measure, embedding, learns=kept.batches % pace == 0)
+                    plain = answer_plainly(classifier, given) if task.recovery else None
+                    records = answers.record(method, step, batch.labels, batch.index, plain)
+                    records["domain"] = [stream.domains.index(domain) for domain in batch.domains]
+                    kept.add(records, step.peak)
                 try:
-                    callbacks.report(kept.images)
+                    report(kept.images)
                 except Stop:
                     kept.save(method)
                     raise
@@ -125,12 +112,12 @@ def find_pace(task: Task, method: AnyMethod) -> int:
 
 def fit_source(task: Task, method: AnyMethod) -> None:
     """Fit the method on unlabelled clean images: those that follow, in the task's order, the ones for forgetting."""
-    clean, backbone = find_clean_dataset(task.dataset, task.root), load_backbone(task.backbone, task.dtype, task.device)
+    clean, backbone = find_clean_dataset(task.dataset, task.root), load_backbone(*task.model)
     last = task.forgetting + task.source_images
-    chosen = make_stream(clean, CLEAN, seed=task.seed, limit=last).index[task.forgetting :]
+    chosen = make_stream(clean, CLEAN, seed=task.order.seed, limit=last).index[task.forgetting :]
     parts = (chosen[first : first + SOURCE_BATCH] for first in range(0, len(chosen), SOURCE_BATCH))
     device = method.classifier.device
-    method.fit_source(preprocess(backbone, clean.read(CLEAN, 0, part.tolist()), device) for part in parts)
+    method.fit_source(backbone.preprocess(clean.read(CLEAN, 0, part.tolist())).to(device) for part in parts)
 
 
 def _describe_source(task: Task) -> dict[str, str]:
@@ -143,24 +130,6 @@ def _describe_source(task: Task) -> dict[str, str]:
     }
 
 
-def _answer(
-    task: Task,
-    stream: Stream,
-    method: AnyMethod,
-    batch: Batch,
-    images: torch.Tensor,
-    embedding: float,
-    measure: bool,
-    learns: bool,
-) -> tuple[answers.Records, int]:
-    """Return the records of a batch and the peak memory of its step."""
-    step = answers.take_step(method, images, measure, embedding, learns)
-    plain = answer_plainly(method.classifier, images) if task.recovery else None
-    records = answers.record(method, step, batch.labels, batch.index, plain)
-    records["domain"] = [stream.domains.index(domain) for domain in batch.domains]
-    return records, step.peak
-
-
 @torch.no_grad()
 def answer_plainly(classifier: ZeroShot, images: torch.Tensor) -> torch.Tensor:
     """Return the labels [B] that the frozen model predicts."""
@@ -169,13 +138,10 @@ def answer_plainly(classifier: ZeroShot, images: torch.Tensor) -> torch.Tensor:
 
 def measure_forgetting(task: Task, method: AnyMethod, inputs: StepInputs) -> float:
     """Return the accuracy on clean images with the state after the stream; nothing is adapted."""
-    classifier = method.classifier
-    backbone = load_backbone(task.backbone, task.dtype, task.device)
-    clean = find_clean_dataset(task.dataset, task.root)
-    stream = make_stream(clean, "clean", seed=task.seed, limit=task.forgetting)
+    clean, backbone = find_clean_dataset(task.dataset, task.root), load_backbone(*task.model)
     right = []
-    for batch in stream:
-        images = inputs.find(batch.images, preprocess(backbone, batch.images, classifier.device))
+    for batch in make_stream(clean, CLEAN, seed=task.order.seed, limit=task.forgetting):
+        images = inputs.find(batch.images, backbone.preprocess(batch.images).to(method.classifier.device))
         right.append(method.predict(images).labels.cpu().numpy() == batch.labels)
     return float(np.concatenate(right).mean())
 
@@ -183,7 +149,7 @@ def measure_forgetting(task: Task, method: AnyMethod, inputs: StepInputs) -> flo
 def _make_row(
     task: Task, method: AnyMethod, inputs: StepInputs, stream: Stream, records: answers.Records, peak: int, pace: int
 ) -> Row:
-    numbers = answers.compute_metrics(records[task.onset :], method.classifier.classes)  # clean ones prepare
+    numbers = answers.compute_metrics(records[task.order.onset :], method.classifier.classes)  # clean ones prepare
     selected = numbers["gate_share"]
     numbers["forwards"] = count_forwards(method, task.batch_size, 1.0 if selected is None else selected)
     numbers["peak_mb"] = peak / 1e6
@@ -207,7 +173,7 @@ def _make_row(
         severity=task.severity,
         prompts=task.prompt_facts,
         batch_size=task.batch_size,
-        seed=task.seed,
+        seed=task.order.seed,
         order=task.order_facts,
         reset=task.reset,
         images=len(records),

@@ -155,7 +155,7 @@ def describe_task(task: Task) -> str:
     """Return a task in one line."""
     parts = [f"{task.entry.label:10}", task.dataset, task.domain, str(task.severity) if task.severity else ""]
     parts += [task.order_text if task.order_text != "shuffle" else ""]
-    parts += [f"batch {task.batch_size}", f"seed {task.seed}", task.backbone]
+    parts += [f"batch {task.batch_size}", f"seed {task.order.seed}", task.backbone]
     return " ".join(part for part in parts if part)
 
 

@@ -24,7 +24,7 @@ from typing import Literal, Protocol
 
 from lmr.bench.plans.task import Task
 from lmr.bench.running.row import Row
-from lmr.bench.running.run import RunCallbacks, Stop, run_task
+from lmr.bench.running.run import Stop, run_task
 from lmr.core.errors import describe_error
 
 REPORT_SECONDS = 0.2  # between reports of one worker
@@ -242,7 +242,7 @@ def _serve_task(task: Task, connection: Connection, folder: Path, save_seconds: 
         connection.send(Event("message", 0, task, message=message))
 
     try:
-        row = run_task(task, folder, RunCallbacks(report, log), save_seconds)
+        row = run_task(task, folder, report, log, save_seconds)
     except Stop:
         raise
     except Exception as error:

@@ -10,7 +10,6 @@ import ast
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,23 +35,15 @@ class TrialBatch(NamedTuple):
     places: list[int]
 
 
-@dataclass
-class Trial:
-    """An entry and what it has answered so far, batch by batch."""
-
-    method: AnyMethod
-    probabilities: list[Tensor] = field(default_factory=list)
-
-
 class Trials:
     """The trials of all entries on one source of images; ``key`` identifies both in the checkpoint ``path``."""
 
     def __init__(self, methods: Sequence[AnyMethod], key: str, path: Path | None = None) -> None:
-        self.trials = [Trial(method) for method in methods]
+        self.methods, self.key, self.path = methods, key, path
         self.classifier: ZeroShot = methods[0].classifier
-        self.key, self.path = key, path
         self.batches, self.places = 0, torch.empty(0, dtype=torch.int64)
         self.frozen: list[Tensor] = []
+        self.answers: list[list[Tensor]] = [[] for _ in methods]  # of every entry, batch by batch
         self._within = False  # a batch: some entries have taken it, others have not
 
     def run(
@@ -81,7 +72,7 @@ class Trials:
     def collect(self) -> list[Evidence]:
         """Return the answers of every entry."""
         frozen = torch.cat(self.frozen)
-        return [Evidence(torch.cat(trial.probabilities), frozen) for trial in self.trials]
+        return [Evidence(torch.cat(own), frozen) for own in self.answers]
 
     def score(self) -> list[dict[str, float]]:
         """Return the scores of every entry, by criterion."""
@@ -97,8 +88,8 @@ class Trials:
         if batch.places:
             with torch.no_grad():
                 frozen = self.classifier(batch.images).softmax(1)
-            for trial in self.trials:
-                trial.probabilities.append(trial.method.step(batch.images).probabilities.float().cpu())
+            for method, own in zip(self.methods, self.answers, strict=True):
+                own.append(method.step(batch.images).probabilities.float().cpu())
             self.frozen.append(frozen.float().cpu())
             self.places = torch.cat([self.places, torch.tensor(batch.places)])
         self.batches += 1
@@ -109,9 +100,9 @@ class Trials:
             return  # interrupted within a batch: the last checkpoint stays
         tensors = {"places": self.places, "frozen": torch.cat(self.frozen)}
         facts = {"key": self.key, "batches": str(self.batches)}
-        for number, trial in enumerate(self.trials):
-            tensors[f"{number}.probabilities"] = torch.cat(trial.probabilities)
-            state = trial.method.state_dict()
+        for number, method in enumerate(self.methods):
+            tensors[f"{number}.probabilities"] = torch.cat(self.answers[number])
+            state = method.state_dict()
             tensors |= {f"{number}.state.{key}": value for key, value in state.pop("tensors").items()}
             facts |= {f"{number}.state.{key}": str(value) for key, value in state.items()}
         write_state(self.path, tensors, facts)
@@ -132,24 +123,22 @@ class Trials:
         batches = facts["batches"]
         if not batches.isdecimal():
             raise LmrError(f"Expected a number of batches in {str(self.path)!r}, got {batches!r}.")
-        for number, trial in enumerate(self.trials):
+        for number, method in enumerate(self.methods):
             start = f"{number}.state."
             own = {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
             texts = {key.removeprefix(start): value for key, value in facts.items() if key.startswith(start)}
-            trial.method.load_state_dict({**texts, "tensors": own})
-            trial.probabilities = [tensors[f"{number}.probabilities"]]
+            method.load_state_dict({**texts, "tensors": own})
+            self.answers[number] = [tensors[f"{number}.probabilities"]]
         self.frozen, self.places = [tensors["frozen"]], tensors["places"]
         self.batches = int(batches)
-        counts = {len(part) for trial in self.trials for part in trial.probabilities}
-        if counts | {len(self.frozen[0])} != {len(self.places)}:
+        if {len(parts[0]) for parts in (*self.answers, self.frozen)} != {len(self.places)}:
             raise LmrError(f"The answers in {str(self.path)!r} are not of the same images.")
 
     def _start_again(self) -> None:
         self.batches, self.places, self.frozen = 0, torch.empty(0, dtype=torch.int64), []
-        for trial in self.trials:
-            method = trial.method
+        self.answers = [[] for _ in self.methods]
+        for method in self.methods:
             (method.forget if isinstance(method, Watched) else method.reset)()  # a reset would stay as an event
-            trial.probabilities = []
 
 
 def read_values(text: str) -> tuple[str, tuple[Any, ...]]:

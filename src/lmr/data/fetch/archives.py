@@ -141,11 +141,7 @@ def _read_total(response: Any, have: int) -> int | None:
 
 
 def unpack_archive(
-    archive: Path,
-    folder: Path,
-    *,
-    replace: Collection[str] = (),
-    wanted: Callable[[str], bool] | None = None,
+    archive: Path, folder: Path, *, replace: Collection[str] = (), wanted: Callable[[str], bool] | None = None
 ) -> list[str]:
     """Unpack a .tar, .tar.gz or .zip into a folder and return the names it added there.
 

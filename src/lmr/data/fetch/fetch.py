@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from lmr.core.errors import LmrError
@@ -56,7 +55,8 @@ def _fetch_archive(archive: Archive, source: SetSource, root: Path, *, keep: boo
         report(f"{archive.file} has been fetched and unpacked before.")
         return
     path = root / archive.file
-    ours = not path.is_file() or _is_downloaded(archive, root)
+    note = _read_note(archive, root)
+    ours = not path.is_file() or (note is not None and note.downloaded is True)  # a file decides what is deleted
     if path.is_file():
         report(f"{archive.file} is in {root} already; verifying its checksum.")
         _verify(archive, path)
@@ -65,7 +65,8 @@ def _fetch_archive(archive: Archive, source: SetSource, root: Path, *, keep: boo
         download_file(archive.urls, path, archive.checksum, size=archive.size)
     # From this note on, lmr may replace the folders that the archive contains.
     write_archive_note(root, archive.file, ArchiveNote(archive.checksum, source.listed, None, ours))
-    wanted = partial(_is_listed, frozenset(read_list("imagenet_c_5000"))) if source.listed else None
+    listed = frozenset(read_list("imagenet_c_5000"))
+    wanted = (lambda member: "/".join(member.split("/")[-2:]) in listed) if source.listed else None
     names = unpack_archive(path, root / source.folder, replace=archive.brings, wanted=wanted)
     done = ArchiveNote(archive.checksum, source.listed, tuple(names), downloaded=ours and keep)
     write_archive_note(root, archive.file, done)
@@ -73,10 +74,6 @@ def _fetch_archive(archive: Archive, source: SetSource, root: Path, *, keep: boo
         path.unlink()
     elif not ours:
         report(f"{archive.file} is kept, as lmr did not fetch it.")
-
-
-def _is_listed(listed: frozenset[str], member: str) -> bool:
-    return "/".join(member.split("/")[-2:]) in listed
 
 
 def _verify(archive: Archive, path: Path) -> None:
@@ -122,11 +119,6 @@ def _read_note(archive: Archive, root: Path) -> ArchiveNote | None:
     """Return the note about this archive, not about another one of the same name."""
     note = read_archive_note(root, archive.file)
     return note if note and note.checksum == archive.checksum else None
-
-
-def _is_downloaded(archive: Archive, root: Path) -> bool:
-    note = _read_note(archive, root)
-    return note is not None and note.downloaded is True  # a file decides what is deleted
 
 
 def _is_unpacked(archive: Archive, source: SetSource, root: Path) -> bool:

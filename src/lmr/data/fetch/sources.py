@@ -100,10 +100,7 @@ SOURCES: dict[str, SetSource] = {
     "imagenet": SetSource("ImageNet's validation set, 6.3 GB, by hand", by_hand=_BY_HAND),
     "imagenet-c": SetSource("ImageNet-C, the 15 corruptions, about 70 GB, CC-BY-4.0", _BENCHMARK, "imagenet-c"),
     "imagenet-c-5000": SetSource(
-        "the 5,000 listed images of ImageNet-C; same download, a tenth of the space",
-        _BENCHMARK,
-        "imagenet-c",
-        True,
+        "the 5,000 listed images of ImageNet-C; same download, a tenth of the space", _BENCHMARK, "imagenet-c", True
     ),
     "imagenet-c-extra": SetSource("ImageNet-C, the 4 extra corruptions, CC-BY-4.0", (_PARTS["extra"],), "imagenet-c"),
     "imagenet-a": _make_single(
