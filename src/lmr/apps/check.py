@@ -109,9 +109,8 @@ def check_folder(folder: AnyPath, options: PredictOptions) -> CheckReport:
 
 def _answer(labeller: Labeller, found: Labelled, order: str, places: Sequence[int]) -> OrderResult:
     """Answer the images in an order, with a new adaptation."""
-    run, batches = labeller.prepare(None, None), list[Sequence[ImageAnswer]]()
-    run.label([found.paths[place] for place in places], results=batches)
-    answers = [answer for batch in batches for answer in batch]
+    run, answers = labeller.prepare(None, None), list[ImageAnswer]()
+    run.label([found.paths[place] for place in places], take=answers.extend)
     truth = [labeller.options.names[found.labels[place]] for place in places]
     rows = [(answer.label, answer.frozen, right) for answer, right in zip(answers, truth, strict=True)
             if answer.error is None]  # fmt: skip

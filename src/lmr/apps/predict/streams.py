@@ -16,7 +16,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -285,15 +285,8 @@ def label_stream(
     output = ResultFile(files.part, labeller.options.top, files.videos)
     run = labeller.prepare(output, files.progress, files.title)
     run.after_save = lambda: after_save(run)
-    finished: Collection[PlaceKey] = ()
     with contextlib.closing(output):
-        if files.progress.exists():
-            finished = run.recover()
-        else:
-            if files.earlier is not None and files.earlier.exists():
-                run.load_state(files.earlier, adopt=run.options.adopt)
-            run.begin()
-        run.label(stream.images, finished)
+        run.label(stream.images, run.start(files.earlier, resume=True))
     return run
 
 
