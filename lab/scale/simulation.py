@@ -16,7 +16,6 @@ from lmr.core.errors import LmrError
 from lmr.core.progress import ProgressBar
 
 Arrivals = Literal["regular", "poisson"]
-ARRIVALS: tuple[Arrivals, ...] = ("regular", "poisson")
 MOST_REQUESTS = 50_000_000
 
 
@@ -25,11 +24,12 @@ class SimulationPlan:
     """The streams at most, the simulated seconds, and how requests arrive."""
 
     streams: int = 100_000
-    seconds: float = 60.0
-    seed: int = 1
-    arrivals: Arrivals = "regular"
+    seconds: float = 60.0  # simulated time
+    seed: int = 1  # the same seed gives the same numbers
+    arrivals: Arrivals = "regular"  # each stream sends at equal distances, or at random
     starved_seconds: float = 1.0  # a longer wait for a batch counts as starvation
-    rows: int | None = None  # states that a replica keeps in memory; None: as many as it has room for
+    rows: int | None = None
+    """states that a replica keeps in memory, to see the cost of fewer (default: what --memory-gb holds)"""
 
     def __post_init__(self) -> None:
         for name in ("streams", "seconds", "starved_seconds", "rows"):
