@@ -23,7 +23,6 @@ _SOURCE = "walawalagoose/TTABC, a port of the authors' code: ImageNet"
 _EPS = 1e-12
 _KEPT = 0.1  # share of the views that count
 
-
 _CARD = Card(
     source="Zhou et al. 2025",
     year=2025,

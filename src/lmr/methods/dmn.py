@@ -21,7 +21,6 @@ from lmr.core.streams import Streams
 
 _SOURCE = "YBZh/DMN; alpha 1 as in the port tta-vlm"
 
-
 _CARD = Card(
     label="DMN-ZS",
     source="Zhang et al. 2024",

@@ -42,7 +42,6 @@ _VALUES = {  # of the datasets in the authors' configurations, with 64 views whe
     "ucf101": {"eta": 0.4, "rho": 0.02},
 }
 
-
 _CARD = Card(
     source="Han et al. 2025",
     year=2025,

@@ -20,7 +20,6 @@ from lmr.core.streams import Streams, choose_rows
 
 _SOURCE = "the benchmark tta-vlm"
 
-
 _CARD = Card(
     label="DynaPrompt",
     source="Xiao et al. 2025",

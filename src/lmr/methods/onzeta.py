@@ -20,7 +20,6 @@ _SOURCE = "idstcv/OnZeta: ImageNet, with seven templates"
 _PORT = "the port tta-vlm"
 _LENGTH = 10_000  # of a stream whose length is not known
 
-
 _CARD = Card(
     label="OnZeta",
     source="Qian and Hu 2024",

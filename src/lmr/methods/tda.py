@@ -18,7 +18,6 @@ from lmr.core.registry import register
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details (TDA's official ImageNet values)"
 
-
 _CARD = Card(
     source="Karmanov et al. 2024",
     year=2024,
