@@ -170,10 +170,7 @@ def has_aimed_sizes(config: VisionConfig) -> bool:
 def _plan_rounds(round_seconds: float, started: float, minutes: float) -> int:
     rounds = choose_rounds(round_seconds, 60 * minutes - (time.perf_counter() - started))
     more = rounds * round_seconds / 60
-    print(
-        f"One round takes about {round_seconds:.0f} s; {rounds} rounds take {more:.1f} minutes.",
-        file=sys.stderr,
-    )
+    print(f"One round takes about {round_seconds:.0f} s; {rounds} rounds take {more:.1f} minutes.", file=sys.stderr)
     return rounds
 
 
