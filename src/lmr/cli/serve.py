@@ -103,6 +103,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
     from lmr.apps.serve import ServingPlan, leave_if_loading, serve_classifier
+    from lmr.core.known import check_unknown
 
     options.log_level = options.log_level or ("warning" if options.demo else "info")
     where = read_dataclass(ServerOptions, options)
@@ -124,13 +125,14 @@ def run(options: argparse.Namespace) -> str | None:
         options=read_dataclass(ModelOptions, options),
         settings=read_dataclass(ServiceSettings, options),
         threads=options.threads,
-        unknown=given.unknown,
+        unknown=check_unknown(given.unknown),
     )
     if options.ray is not None:
         from lmr.cluster.ray_serve import ReplicaCount, serve_on_ray
 
+        least, most = options.replicas or (2, None)
         cpus = 1.0 if options.replica_cpus is None else options.replica_cpus
-        serve_on_ray(options.ray, plan, where, ReplicaCount(*options.replicas or (2, None), cpus), _report)
+        serve_on_ray(options.ray, plan, where, ReplicaCount(least, most, cpus), _report)
     elif options.replicas is not None or options.replica_cpus is not None:
         raise LmrError("--replicas and --replica-cpus are for a cluster; give --ray with them.")
     else:

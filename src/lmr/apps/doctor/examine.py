@@ -81,7 +81,9 @@ def examine(model: str | Backbone = DEFAULT_MODEL, options: DoctorOptions | None
         raise LmrError(f"To compare with the published accuracy on {dataset!r}, give its images with --data.")
     prompts = choose_prompts(options.templates, options.prompts)
     names = None if options.labels is None else read_names(options.labels)
-    labelled = None if options.data is None else open_labelled("data", Path(options.data), names)
+    labelled: Dataset | None = None
+    if options.data is not None:
+        labelled = open_labelled("data", Path(options.data), names)
     backbone = model if isinstance(model, Backbone) else options.load(model)
     texts = choose_texts(backbone, list(names.values()) if isinstance(names, Mapping) else names)
     checks = run_checks(backbone, texts, draw_images())
