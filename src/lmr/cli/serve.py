@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from lmr.apps.options import MethodOptions, ModelOptions, ServerOptions
+from lmr.apps.method_options import MethodOptions
+from lmr.apps.options import ModelOptions, ServerOptions
 from lmr.cli.shared_options import add_fields, add_model_options, add_prompt_options, read_dataclass
 from lmr.core.errors import LmrError
 from lmr.service.settings import ServiceSettings

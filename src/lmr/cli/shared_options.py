@@ -7,7 +7,8 @@ import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lmr.apps.options import MethodOptions, ModelOptions
+from lmr.apps.method_options import MethodOptions
+from lmr.apps.options import ModelOptions
 from lmr.core.explain import explain_fields
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from lmr.apps.options import AnyPath, MethodOptions
+from lmr.apps.method_options import MethodOptions
+from lmr.apps.options import AnyPath
 from lmr.core.errors import LmrError
 
 
