@@ -168,7 +168,7 @@ class StepFactory:
         if entry.kind == "streams":
             calls = [(create(entry.spec, clip, streams=count), images, torch.arange(count))]
         elif entry.kind == "singles":
-            calls = [(create(entry.spec, clip), image, None) for image in images.split(1)]
+            calls = [(create(entry.spec, clip), image, None) for image in images.unsqueeze(1)]
         else:
             arguments: dict[str, Any] = {}
             if entry.whole:
