@@ -20,6 +20,7 @@ def build_parser(name: str, description: str, examples: str = "") -> argparse.Ar
         description=description,
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        conflict_handler="resolve",  # an experiment may have the options of a command, some of them changed
     )
 
 

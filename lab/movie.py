@@ -178,13 +178,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser("movie", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("out", type=Path, metavar="OUT.webp", help="the WebP file to write")
-    add(
-        "--corruption",
-        choices=CORRUPTIONS,
-        default="gaussian_noise",
-        metavar="NAME",
-        help="what happens to the images (default: %(default)s)",
-    )
+    add("--corruption", choices=CORRUPTIONS, default="gaussian_noise", metavar="NAME", help="what happens to the "
+        "images (default: %(default)s)")  # fmt: skip
     add("--method", default="steady", metavar="SPEC", help="the method that adapts (default: %(default)s)")
     add("--images", type=int, default=2000, metavar="N", help="length of the stream (default: %(default)s)")
     add("--frames", type=int, default=75, metavar="N", help="frames of the picture (default: %(default)s)")

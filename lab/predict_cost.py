@@ -25,9 +25,11 @@ from lab.cost.table import Verdict
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ResultFile
 from lmr.apps.predict.run import PredictRun
+from lmr.bench.cost.measure import check_numbers
 from lmr.bench.cost.model import ModelSource, find_measured_model
 from lmr.bench.machine import count_cores, describe_machine, use_threads
 from lmr.bench.table import format_table
+from lmr.cli.shared_options import add_fields
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
@@ -54,12 +56,12 @@ class PredictCostOptions:
     """The measurement: a model or a random architecture, a method, and the number of repetitions."""
 
     model: str | None = None
-    random: str | None = None
-    images: int = PREDICT_IMAGES
-    batch_size: int = 64
-    method: str = "lmr"
-    rounds: int = 3
-    threads: int | None = None  # None: all cores
+    random: str | None = None  # random weights of this architecture, such as ViT-B-16
+    images: int = PREDICT_IMAGES  # image files
+    batch_size: int = 64  # images per step
+    method: str = "lmr"  # the method to measure
+    rounds: int = 3  # runs of each kind
+    threads: int | None = None  # threads of torch (default: all cores)
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,7 @@ def measure_predict_cost(options: PredictCostOptions) -> PredictCost:
     """
     threads = count_cores() if options.threads is None else options.threads
     given = {"number of images": options.images, "batch size": options.batch_size, "number of rounds": options.rounds}
-    for name, value in (given | {"number of threads": threads}).items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise LmrError(f"Expected a {name} of at least 1, got {value!r}.")
+    check_numbers([*given.items(), ("number of threads", threads)])
     measured = find_measured_model(ModelSource(options.model, options.random))
     if measured.backbone is None:
         raise LmrError(f"The model {measured.name!r} has no preprocessing; measure another one.")
@@ -218,16 +218,9 @@ def _time_predict(
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table; return the exit code."""
     parser = build_parser("predict_cost", DESCRIPTION, EXAMPLES)
-    add, default = parser.add_argument, PredictCostOptions()
-    add("model", nargs="?", metavar="MODEL", help="the model, as lmr.load takes it; or give --random")
-    add("--random", metavar="ARCHITECTURE", help="random weights of this architecture, such as ViT-B-16")
-    add("--images", type=int, default=default.images, metavar="N", help="image files (default: %(default)s)")
-    add(
-        "--batch-size", type=int, default=default.batch_size, metavar="N", help="images per step (default: %(default)s)"
-    )
-    add("--method", default=default.method, metavar="SPEC", help="the method to measure (default: %(default)s)")
-    add("--rounds", type=int, default=default.rounds, metavar="N", help="runs of each kind (default: %(default)s)")
-    add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="the model, as lmr.load takes it; or give --random")
+    add_fields(parser, PredictCostOptions, random="ARCHITECTURE", images="N", batch_size="N", method="SPEC")
+    add_fields(parser, PredictCostOptions, rounds="N", threads="N")
     return run_command(parser, run, argv)
 
 

@@ -1,11 +1,4 @@
-"""``python -m lab.text_cost``: time and memory saved by two exact savings of methods that encode all prompts.
-
-The gradient of a bimodal loss with respect to the norms of a causal text tower of ViT-B/16's size (with random
-weights: the cost does not depend on their values) is computed in four ways: with prompts of the full context in one
-graph (plain), with prompts cut to the longest (cut), with the full context in chunks (chunked), and with both savings.
-Seconds are medians of rounds in which the variants alternate in one process. Memory is how far the peak of a fresh
-process rises above the loaded model.
-"""
+"""``python -m lab.text_cost``: time and memory saved by two exact savings of methods that encode all prompts."""
 
 from __future__ import annotations
 
@@ -26,6 +19,7 @@ from lab.command import build_parser, run_command
 from lab.cost.steps import estimate_prompt
 from lmr.bench.machine import call_fresh, measure_peak
 from lmr.bench.table import format_table
+from lmr.cli.shared_options import add_fields
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss
 from lmr.core.norms import NormBank
@@ -44,20 +38,6 @@ EXAMPLES = """\
 examples:
   python -m lab.text_cost --small                                             seconds, to see the table
   python -m lab.text_cost --classes 128 --chunk 32 --rounds 3 --threads 2"""
-
-SIZES = {
-    "classes": (int, "classes, each with one prompt (default: 1000; small: 100)"),
-    "batch_size": (int, "images per batch (default: 64; small: 16)"),
-    "chunk": (int, "prompts per chunk (default: 128; small: 10)"),
-    "context": (int, "tokens of a full prompt (default: 77)"),
-    "longest": (int, "tokens of the longest prompt (default: 16)"),
-    "width": (int, "width of the tower (default: 512; small: 64)"),
-    "depth": (int, "blocks of the tower (default: 12; small: 2)"),
-    "heads": (int, "attention heads (default: 8; small: 2)"),
-    "features": (int, "features of a prompt (default: 512; small: 32)"),
-    "limit_gb": (float, "memory that one graph may take, in GB; fewer classes are measured above it (default: 16)"),
-    "threads": (int, "threads of torch (default: 1)"),
-}
 
 
 class Variant(NamedTuple):
@@ -79,17 +59,18 @@ VARIANTS = {
 class TextSizes:
     """The sizes that are measured; the defaults are ViT-B/16's text tower and ImageNet's classes."""
 
-    classes: int = 1000
-    batch_size: int = 64
-    chunk: int = 128
-    context: int = 77
-    longest: int = 16
-    width: int = 512
-    depth: int = 12
-    heads: int = 8
-    features: int = 512
+    classes: int = 1000  # classes, each with one prompt (default: 1000; small: 100)
+    batch_size: int = 64  # images per batch (default: 64; small: 16)
+    chunk: int = 128  # prompts per chunk (default: 128; small: 10)
+    context: int = 77  # tokens of a full prompt (default: 77)
+    longest: int = 16  # tokens of the longest prompt (default: 16)
+    width: int = 512  # width of the tower (default: 512; small: 64)
+    depth: int = 12  # blocks of the tower (default: 12; small: 2)
+    heads: int = 8  # attention heads (default: 8; small: 2)
+    features: int = 512  # features of a prompt (default: 512; small: 32)
     limit_gb: float = 16.0
-    threads: int = 1
+    """memory that one graph may take, in GB; fewer classes are measured above it (default: 16)"""
+    threads: int = 1  # threads of torch (default: 1)
 
     def __post_init__(self) -> None:
         if min(dataclasses.astuple(self)) <= 0 or self.classes < 2:
@@ -248,14 +229,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--small", action="store_true", help="a small tower and few classes: seconds, not minutes")
     add("--rounds", type=int, default=5, metavar="N", help="gradients per variant (default: %(default)s)")
-    for name, (kind, text) in SIZES.items():
-        add(f"--{name.replace('_', '-')}", type=kind, metavar="N" if kind is int else "X", help=text)
+    names = [item.name for item in dataclasses.fields(TextSizes)]
+    add_fields(parser, TextSizes, **{name: "X" if name == "limit_gb" else "N" for name in names})
+    parser.set_defaults(**dict.fromkeys(names))  # those that are not given follow from --small
     return run_command(parser, run, argv)
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure with the sizes that were given and print the table."""
-    given = {name: getattr(options, name) for name in SIZES if getattr(options, name) is not None}
+    given = {key: value for key, value in vars(options).items() if hasattr(SMALL, key) and value is not None}
     sizes = dataclasses.replace(SMALL if options.small else TextSizes(), **given)
     print(measure_text_gradient(sizes, options.rounds))
 

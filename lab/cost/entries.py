@@ -13,7 +13,7 @@ from lmr.bench.cost.measure import make_absolute
 from lmr.core.card import Tower
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
-from lmr.core.registry import find_method, split_address
+from lmr.core.registry import find_addressed, split_address
 from lmr.core.spec import format_spec, parse_spec
 
 Kind = Literal["forward", "transformers", "prompts", "context", "method", "plain", "streams", "singles"]
@@ -42,11 +42,7 @@ class Entry:
     @cached_property
     def method(self) -> type[Method] | None:
         """The method; None for an entry that is a part of a step."""
-        if not self.spec:
-            return None
-        file, spec = split_address(self.spec)
-        name, _ = parse_spec(spec)
-        return find_method(name if file is None else f"{file}:{name}")
+        return find_addressed(self.spec) if self.spec else None
 
     @property
     def gated(self) -> bool:

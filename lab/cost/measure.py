@@ -34,37 +34,21 @@ MOST_REACHED = 1.05  # of the arithmetic limit; a little above 1, because the ma
 
 @dataclass(frozen=True)
 class CostRequest:
-    """The options of a measurement, checked.
-
-    Args:
-        source: The model.
-        batch_sizes: Images per step; each gives a table.
-        methods: Specs, "all", or "paper" for the methods that the paper compares.
-        rounds: Measured steps of each entry; by default as many as fit into ``minutes``, but at least 3.
-        minutes: The time to spend on each batch size.
-        threads: Threads of torch; by default all cores.
-        classes: Classes, each with a prompt for methods that adapt the text tower.
-        streams: Streams of one image each that share a batch; by default the batch size.
-        memory: Also measure peak memory, in fresh processes.
-        switches: Add the switches that do less than a published method.
-        lean: Add the methods in their lean mode.
-        full_context: Add methods that adapt the text tower with uncut prompts in one graph.
-        plain: Add the loops on transformers, which take much memory.
-    """
+    """The options of a measurement, checked."""
 
     source: ModelSource
-    batch_sizes: tuple[int, ...] = (16,)
-    methods: tuple[str, ...] = METHODS
-    rounds: int | None = None
-    minutes: float = 8.0
+    batch_sizes: tuple[int, ...] = (16,)  # images per step; each gives a table
+    methods: tuple[str, ...] = METHODS  # specs, "all", or "paper" for the methods that the paper compares
+    rounds: int | None = None  # measured steps of each entry; None: as many as fit into ``minutes``, but at least 3
+    minutes: float = 8.0  # the time to spend on each batch size
     threads: int = field(default_factory=count_cores)
-    classes: int = 1000
-    streams: int | None = None
-    memory: bool = True
-    switches: bool = False
-    lean: bool = False
-    full_context: bool = False
-    plain: bool = True
+    classes: int = 1000  # each with a prompt for methods that adapt the text tower
+    streams: int | None = None  # streams of one image each that share a batch; None: the batch size
+    memory: bool = True  # also measure peak memory, in fresh processes
+    switches: bool = False  # add the switches that do less than a published method
+    lean: bool = False  # add the methods in their lean mode
+    full_context: bool = False  # add methods that adapt the text tower with uncut prompts in one graph
+    plain: bool = True  # add the loops on transformers, which take much memory
 
     def __post_init__(self) -> None:
         if not self.batch_sizes:
@@ -93,33 +77,31 @@ class CostRequest:
 
 
 def measure_cost(request: CostRequest, out: str | os.PathLike[str] | None = None) -> CostReport:
-    """Measure time, memory and arithmetic of a step of each method; with ``out``, write the report to that folder."""
+    """Measure time, memory and arithmetic of a step of each method: one table per batch size.
+
+    With ``out``, the report is written to that folder as soon as a table is complete. The model is loaded once for all
+    timings.
+    """
     if out is not None:
         check_folder(Path(out), FILES)
-    with use_threads(request.threads):
-        return _measure(request, None if out is None else Path(out))
-
-
-def _measure(request: CostRequest, out: Path | None) -> CostReport:
-    """Measure one table per batch size, saved as soon as it is complete; the model is loaded once for all timings."""
     machine = describe_machine()  # before anything runs: the load it reports is that of other programs
-    model = find_measured_model(request.source)
-    today = datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds")
-    protocol = {
-        "model": model.name,
-        "digest": digest_tensors(model.encoder.state_dict()),
-        "classes": request.classes,
-        "prompts": f"{SHORTEST} to {LONGEST} tokens, random words",
-        **machine,
-        "threads": request.threads,
-        "date": today,
-        "command": request.command,
-    }
-    report = CostReport(protocol, [])
-    for size in request.batch_sizes:
-        report.tables.append(_fill_table(request, model, size))
-        if out is not None:
-            report.save(out)
+    with use_threads(request.threads):
+        model = find_measured_model(request.source)
+        protocol = {
+            "model": model.name,
+            "digest": digest_tensors(model.encoder.state_dict()),
+            "classes": request.classes,
+            "prompts": f"{SHORTEST} to {LONGEST} tokens, random words",
+            **machine,
+            "threads": request.threads,
+            "date": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+            "command": request.command,
+        }
+        report = CostReport(protocol, [])
+        for size in request.batch_sizes:
+            report.tables.append(_fill_table(request, model, size))
+            if out is not None:
+                report.save(Path(out))
     return report
 
 
@@ -188,10 +170,7 @@ def has_aimed_sizes(config: VisionConfig) -> bool:
 def _plan_rounds(round_seconds: float, started: float, minutes: float) -> int:
     rounds = choose_rounds(round_seconds, 60 * minutes - (time.perf_counter() - started))
     more = rounds * round_seconds / 60
-    print(
-        f"One round takes about {round_seconds:.0f} s; {rounds} rounds take {more:.1f} minutes.",
-        file=sys.stderr,
-    )
+    print(f"One round takes about {round_seconds:.0f} s; {rounds} rounds take {more:.1f} minutes.", file=sys.stderr)
     return rounds
 
 

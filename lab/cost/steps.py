@@ -83,8 +83,6 @@ class StepFactory:
             return self._build_prompts(entry)
         if entry.kind in ("transformers", "plain"):
             return self._build_plain(entry)
-        if entry.kind in ("streams", "singles"):
-            return self._build_streams(entry)
         return self._build_method(entry)
 
     def classifier(self, entry: Entry, count: int) -> ZeroShot:
@@ -162,59 +160,42 @@ class StepFactory:
         return CostStep(entry, entry.spec, self.batch_size, trainable, run, loop.reset, passes)
 
     def _build_method(self, entry: Entry) -> CostStep:
-        images, clip = self.model.draw_images(self.batch_size), self.classifier(entry, self.batch_size)
-        arguments: dict[str, Any] = {}
-        if entry.whole:
-            self._require_memory()
-            if entry.method is not None and "chunk" in list_arguments(entry.method):
-                arguments["chunk"] = self.classes
-        method = create(entry.spec, clip, **arguments)
-        tower, turns = self.model.tower, math.ceil(method.cycle / self.batch_size)
+        """Build a step of a method, or streams of one image each: all in one batch, or each with its own method."""
+        single = entry.kind in ("streams", "singles")
+        count, each = (entry.streams, 1) if single else (self.batch_size, self.batch_size)
+        images, clip, tower = self.model.draw_images(count), self.classifier(entry, count), self.model.tower
+        calls: list[tuple[Method, Tensor, Tensor | None]]
+        if entry.kind == "streams":
+            calls = [(create(entry.spec, clip, streams=count), images, torch.arange(count))]
+        elif entry.kind == "singles":
+            calls = [(create(entry.spec, clip), image, None) for image in images.unsqueeze(1)]
+        else:
+            arguments: dict[str, Any] = {}
+            if entry.whole:
+                self._require_memory()
+                if entry.method is not None and "chunk" in list_arguments(entry.method):
+                    arguments["chunk"] = self.classes
+            method = create(entry.spec, clip, **arguments)
+            calls = [(method, images, None)] * math.ceil(method.cycle / self.batch_size)
+        methods = list(dict.fromkeys(method for method, *_ in calls))
 
         def run() -> StepResult:
-            if tower is None or not entry.lean:
-                return _read_result([method.step(images) for _ in range(turns)])
-            tower.set_memory("lean")
-            answers = [method.step(images) for _ in range(turns)]
-            tower.set_memory("fast")
+            if tower is not None and entry.lean:
+                tower.set_memory("lean")
+            answers = [method.step(batch, streams=ids) for method, batch, ids in calls]
+            if tower is not None and entry.lean:
+                tower.set_memory("fast")
             return _read_result(answers)
-
-        return self._wrap(entry, [method], images, run, self.batch_size, turns)
-
-    def _build_streams(self, entry: Entry) -> CostStep:
-        """Build streams of one image each: all in one batch, or one after the other, each with its own method."""
-        count = entry.streams
-        images, clip = self.model.draw_images(count), self.classifier(entry, count)
-        ids = torch.arange(count)
-        together = entry.kind == "streams"
-        methods = [create(entry.spec, clip, streams=count)] if together else [create(entry.spec, clip) for _ in ids]
-
-        def run() -> StepResult:
-            if together:
-                return _read_result([methods[0].step(images, streams=ids)])
-            return _read_result([method.step(images[k : k + 1]) for k, method in enumerate(methods)])
-
-        return self._wrap(entry, methods, images, run, 1)
-
-    def _wrap(
-        self,
-        entry: Entry,
-        methods: list[Method],
-        images: Tensor,
-        run: Callable[[], StepResult],
-        each: int,
-        turns: int = 1,
-    ) -> CostStep:
-        """Build a step that runs ``turns`` times on the images, ``each`` of every stream."""
 
         def reset() -> None:
             for method in methods:
                 method.reset()
                 method.fill_state(images)
 
+        taken = sum(len(batch) for _, batch, _ in calls)
         trainable = sum(method.trainable * method.streams for method in methods)
         passes = count_passes(methods[0], each) if entry.gated else None
-        return CostStep(entry, methods[0].spec, turns * len(images), trainable, run, reset, passes, self._towers)
+        return CostStep(entry, methods[0].spec, taken, trainable, run, reset, passes, self._towers)
 
     def _require_memory(self) -> None:
         """Raise LmrError if prompts of the full context in one graph need more memory than is free."""

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,26 +162,21 @@ class CostReport:
 
     def to_text(self) -> str:
         """Return aligned columns, for a terminal."""
-        parts = [_describe(self.protocol)]
-        for table in self.tables:
-            parts += [
-                f"Batch size {table.batch_size}{_describe_rate(table.rate)}",
-                format_table(_list_rows(table.rows)),
-            ]
-            parts += ["\n".join(table.remarks)] * bool(table.remarks)
-            if table.verdicts:
-                parts += [f"Aims, set for {AIMED_SETTING}:", format_table(_list_verdicts(table.verdicts))]
-        return "\n\n".join([*parts, LEGEND]) + "\n"
+        return self._write(_describe(self.protocol), format_table)
 
     def to_markdown(self) -> str:
         """Return Markdown."""
-        parts = ["# What a step costs", *(f"* {line}" for line in _describe(self.protocol).splitlines())]
-        parts = [parts[0], "\n".join(parts[1:])]
+        facts = "\n".join(f"* {line}" for line in _describe(self.protocol).splitlines())
+        return self._write(f"# What a step costs\n\n{facts}", _mark, "## ", "* ")
+
+    def _write(self, head: str, draw: Callable[[list[list[str]]], str], title: str = "", item: str = "") -> str:
+        parts = [head]
         for table in self.tables:
-            parts += [f"## Batch size {table.batch_size}{_describe_rate(table.rate)}", _mark(_list_rows(table.rows))]
-            parts += ["\n".join(f"* {remark}" for remark in table.remarks)] * bool(table.remarks)
+            rate = "" if table.rate is None else f"; matrix products at {table.rate / 1e9:.0f} GFLOP/s"
+            parts += [f"{title}Batch size {table.batch_size}{rate}", draw(_list_rows(table.rows))]
+            parts += ["\n".join(f"{item}{remark}" for remark in table.remarks)] * bool(table.remarks)
             if table.verdicts:
-                parts += [f"Aims, set for {AIMED_SETTING}:", _mark(_list_verdicts(table.verdicts))]
+                parts += [f"Aims, set for {AIMED_SETTING}:", draw(_list_verdicts(table.verdicts))]
         return "\n\n".join([*parts, LEGEND]) + "\n"
 
     def to_json(self) -> dict[str, Any]:
@@ -212,10 +207,6 @@ def _mark(lines: Sequence[Sequence[str]]) -> str:
 def _describe(protocol: dict[str, Any]) -> str:
     """Return the protocol, one fact per line."""
     return "\n".join(f"{key.replace('_', ' ')}: {value}" for key, value in protocol.items())
-
-
-def _describe_rate(rate: float | None) -> str:
-    return "" if rate is None else f"; matrix products at {rate / 1e9:.0f} GFLOP/s"
 
 
 def _list_rows(rows: Sequence[Measurement]) -> list[list[str]]:

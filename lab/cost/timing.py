@@ -8,7 +8,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -87,12 +86,8 @@ def take_turns(
     steps: Sequence[CostStep], matrices: MatrixRate | None, rounds: int, bar: ProgressBar
 ) -> dict[str, list[float]]:
     """Return the seconds of every step; every round begins with the rate of the machine."""
-    timed = {step.entry.name: partial(_time_step, step) for step in steps}
+    timed = {step.entry.name: lambda step=step: _take_step(step)[0] for step in steps}
     return alternate(timed, rounds, bar, (lambda: None) if matrices is None else matrices.measure)
-
-
-def _time_step(step: CostStep) -> float:
-    return _take_step(step)[0]
 
 
 def _count_step(step: CostStep, classes: int) -> StepResult:

@@ -16,7 +16,6 @@ from lmr.core.errors import LmrError
 from lmr.core.progress import ProgressBar
 
 Arrivals = Literal["regular", "poisson"]
-ARRIVALS: tuple[Arrivals, ...] = ("regular", "poisson")
 MOST_REQUESTS = 50_000_000
 
 
@@ -25,11 +24,12 @@ class SimulationPlan:
     """The streams at most, the simulated seconds, and how requests arrive."""
 
     streams: int = 100_000
-    seconds: float = 60.0
-    seed: int = 1
-    arrivals: Arrivals = "regular"
+    seconds: float = 60.0  # simulated time
+    seed: int = 1  # the same seed gives the same numbers
+    arrivals: Arrivals = "regular"  # each stream sends at equal distances, or at random
     starved_seconds: float = 1.0  # a longer wait for a batch counts as starvation
-    rows: int | None = None  # states that a replica keeps in memory; None: as many as it has room for
+    rows: int | None = None
+    """states that a replica keeps in memory, to see the cost of fewer (default: what --memory-gb holds)"""
 
     def __post_init__(self) -> None:
         for name in ("streams", "seconds", "starved_seconds", "rows"):
@@ -155,14 +155,12 @@ def sum_up(
     p50, p95, p99 = np.percentile(latencies, [50, 95, 99])
     busy = [log.busy / max(plan.seconds, log.ended) for log in logs]
     states = sum(log.states_written for log in logs) / plan.seconds
+    summed = ("sent", "answered", "refused", "expired", "resident", "loads", "evictions")
     return SimulationResult(
+        **{key: sum(getattr(log, key) for log in logs) for key in summed},
         streams=capacity.options.streams,
         replicas=len(logs),
         seconds=plan.seconds,
-        sent=sum(log.sent for log in logs),
-        answered=sum(log.answered for log in logs),
-        refused=sum(log.refused for log in logs),
-        expired=sum(log.expired for log in logs),
         median=float(p50),
         p95=float(p95),
         p99=float(p99),
@@ -176,8 +174,5 @@ def sum_up(
         states_per_second=states,
         written_per_second=states * capacity.commit_bytes,
         most_streams=most_streams,
-        resident=sum(log.resident for log in logs),
-        loads=sum(log.loads for log in logs),
-        evictions=sum(log.evictions for log in logs),
         moved=moved,
     )

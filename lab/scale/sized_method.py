@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -21,8 +21,7 @@ from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.passes import Passes, count_passes
-from lmr.core.registry import find_method, split_address
-from lmr.core.spec import parse_spec
+from lmr.core.registry import find_addressed
 from lmr.models import load
 from lmr.models.catalog import EMBEDDED_MODELS, OPENAI_SPELLINGS
 from lmr.models.towers.architectures import find_architecture
@@ -106,19 +105,12 @@ def _count_passes(method: Method, learning: float, images: int) -> Passes | None
     return replace(passes, forwards=forwards, backwards=learning * passes.backwards)
 
 
-def _split_spec(spec: str) -> tuple[str, dict[str, Any]]:
-    """Return the method, with its file if it has one, and its arguments."""
-    file, plain = split_address(spec)
-    name, given = parse_spec(plain)
-    return name if file is None else f"{file}:{name}", given
-
-
 def _check_streams(spec: str) -> None:
     """Refuse a method that cannot serve many streams, or that adapts the text tower.
 
     The service itself refuses a method whose state grows.
     """
-    kind = find_method(_split_spec(spec)[0])
+    kind = find_addressed(spec)
     if Tower.TEXT in kind.towers:
         raise LmrError(
             f"{kind.name} adapts the text tower, which is not counted here; choose a method that adapts the image "

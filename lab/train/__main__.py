@@ -41,12 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser("train", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("model", choices=(*_PHOTOGRAPHS, "pocket"), metavar="MODEL", help="the model: photo, judge or pocket")
-    add(
-        "--steps",
-        type=int,
-        metavar="N",
-        help="batches to train for (default: 3500 for photo, 350 for judge, 7000 for pocket)",
-    )
+    add("--steps", type=int, metavar="N", help="batches to train for (default: 3500 for photo, 350 for judge, 7000 for "
+        "pocket)")  # fmt: skip
     add("--batch", type=int, default=256, metavar="N", help="images per batch (default: %(default)s)")
     add("--lr", type=float, metavar="X", help="peak learning rate (default: 1.5e-3 for photographs, 1e-3 for pocket)")
     add("--out", type=Path, metavar="FILE", help="the weights file to write (default: MODEL.safetensors)")

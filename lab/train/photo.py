@@ -159,20 +159,21 @@ class PhotoTraining:
         try:
             kept: dict[str, Any] = torch.load(path, weights_only=True)
             recipe = PhotoRecipe(**(kept["recipe"] | {"stem": tuple(kept["recipe"]["stem"])}))
+            if recipe == self.recipe:
+                self.model.load_state_dict(kept["model"])
+                for optimizer, state in zip(self.optimizers, kept["optimizers"], strict=True):
+                    optimizer.load_state_dict(state)
+                self.done, self.seconds = int(kept["done"]), float(kept["seconds"])
         except _UNREADABLE as error:
-            raise _describe_checkpoint(path, error) from error
+            raise LmrError(
+                f"Cannot resume from {str(path)!r}: it is damaged or not a checkpoint of this training ({error}). "
+                "Remove it to start again."
+            ) from error
         if recipe != self.recipe:
             raise LmrError(
                 f"The checkpoint {str(path)!r} was written by another recipe: {recipe}. Give the same options to "
                 "resume it."
             )
-        try:
-            self.model.load_state_dict(kept["model"])
-            for optimizer, state in zip(self.optimizers, kept["optimizers"], strict=True):
-                optimizer.load_state_dict(state)
-            self.done, self.seconds = int(kept["done"]), float(kept["seconds"])
-        except _UNREADABLE as error:
-            raise _describe_checkpoint(path, error) from error
 
     def finish(self) -> EmbeddedTowers:
         """Return the model as it is written: batch norms folded, in half precision."""
@@ -199,13 +200,6 @@ def fold_norms(stem: ConvStem) -> dict[str, Tensor]:
         weights[f"{number}.conv.weight"] = conv * scale[:, None, None, None]
         weights[f"{number}.conv.bias"] = norm.get_parameter("bias") - mean * scale
     return weights
-
-
-def _describe_checkpoint(path: Path, error: Exception) -> LmrError:
-    return LmrError(
-        f"Cannot resume from {str(path)!r}: it is damaged or not a checkpoint of this training ({error}). Remove it to "
-        "start again."
-    )
 
 
 def make_optimizers(model: EmbeddedTowers, recipe: PhotoRecipe) -> tuple[Muon, torch.optim.AdamW]:

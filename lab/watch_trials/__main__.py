@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser("watch_trials", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("trials", nargs="*", metavar="NAME", help="trials to run (default: all)")
-    add("--data", default="pocket-c", metavar="NAME", help="a corrupted dataset (default: %(default)s)")
+    add("--data", dest="dataset", default="pocket-c", metavar="NAME", help="a corrupted dataset (default: %(default)s)")
     add("--model", default="pocket", metavar="MODEL", help="the model (default: %(default)s)")
     add("--steps", type=int, default=400, metavar="N", help="steps of each stream (default: %(default)s)")
     add("--batch-size", type=int, default=64, metavar="N", help="images per step (default: %(default)s)")
@@ -52,30 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> str | None:
     """Run the trials and print the table."""
     from lab.watch_trials.trials import TrialSettings, format_results, run_trials
+    from lmr.cli.shared_options import read_dataclass
     from lmr.watch.settings import read_watch
 
     settings = read_watch(options.watch)
     if settings is None or min(options.steps, options.batch_size) < 1:
         return "Give a watch other than off, and at least one step and one image per step."
-    shared = TrialSettings(
-        options.data,
-        options.model,
-        options.steps,
-        options.batch_size,
-        options.seed,
-        options.reset_every,
-        settings,
-        options.domain,
-        options.dominant,
-    )
-    results = run_trials(
-        shared,
-        options.out,
-        options.trials,
-        options.root,
-        lambda message: print(message, file=sys.stderr),
-        options.traces,
-    )
+    options.watch = settings
+    shared, log = read_dataclass(TrialSettings, options), lambda message: print(message, file=sys.stderr)
+    results = run_trials(shared, options.out, options.trials, options.root, log, options.traces)
     print(format_results(results))
     return None
 

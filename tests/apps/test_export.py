@@ -370,7 +370,7 @@ def test_an_interrupt_leaves_nothing(backbone: lmr.Backbone, tmp_path: Path, mon
     def stop(*_: object) -> float:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(export_file, "_compare", stop)
+    monkeypatch.setattr(export_file._Export, "_compare", stop)
     with pytest.raises(KeyboardInterrupt):
         lmr.export(lmr.create("tent", backbone.classifier(NAMES)), backbone, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

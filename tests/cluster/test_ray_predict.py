@@ -96,7 +96,7 @@ def test_shards_have_about_as_many_images_and_every_stream_once() -> None:
 
 def make_setup(plan: StreamPlan) -> LabelSetup:
     labeller = Labeller(plan.options)
-    return LabelSetup(str(plan.out), plan, False, labeller.classifier.fingerprint, {}, 0.0)
+    return LabelSetup(str(plan.out), plan, labeller.classifier.fingerprint, {}, 0.0)
 
 
 def test_killed_task_goes_on_from_its_last_state(cams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

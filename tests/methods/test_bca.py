@@ -87,13 +87,8 @@ def test_answer_is_the_one_before_the_update_and_predict_changes_nothing() -> No
 def test_threshold_itself_is_not_enough() -> None:
     prototypes, features = plain.make_stream(8, 1)
     method = plain.make_method("bca", prototypes)
-    largest = (
-        method._classify(method.classifier.features(features), {key: value[0] for key, value in method.state.items()})[
-            0
-        ]
-        .max()
-        .item()
-    )  # to the last bit
+    row = {key: value[0] for key, value in method.state.items()}
+    largest = method.look(method.classifier.features(features), row)[1][0].max().item()  # to the last bit
     for moved, tau in ((0, largest), (1, largest - 1e-9)):
         info = plain.make_method(f"bca(tau1={tau!r}, tau2={tau!r})", prototypes).step(features).info
         assert (info["means"], info["priors"]) == (moved, moved)

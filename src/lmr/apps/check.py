@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lmr.apps.model_options import create_suited, read_names
+from lmr.apps.model_options import read_names
 from lmr.apps.options import AnyPath
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ImageAnswer
@@ -94,24 +94,19 @@ def check_folder(folder: AnyPath, options: PredictOptions) -> CheckReport:
     found = list_labelled(folder, names)
     classes = [name.replace("_", " ") for name in found.names]
     labeller = Labeller(replace(options, labels=classes, watch=_WATCH).resolve())
-    shuffled: list[int] = shuffle_places(len(found.paths)).tolist()
-    orders = (
-        _answer(labeller, found, "files", range(len(found.paths))),
-        _answer(labeller, found, "shuffled", shuffled),
-    )
+    places = {"files": range(len(found.paths)), "shuffled": shuffle_places(len(found.paths)).tolist()}
+    orders = tuple(_answer(labeller, found, order, own) for order, own in places.items())
     title = (
         f"{os.fspath(folder)}: {orders[0].difference.images} images of {len(set(found.labels))} classes, among "
         f"{len(classes)} names; model {labeller.backbone.name}, method {labeller.options.method}"
     )
-    method = create_suited(labeller.options.method, labeller.classifier)
-    return CheckReport(title, orders, rests=method.phases() is not None)
+    return CheckReport(title, orders, rests=labeller.prepare(None, None).tally.rests)
 
 
 def _answer(labeller: Labeller, found: Labelled, order: str, places: Sequence[int]) -> OrderResult:
     """Answer the images in an order, with a new adaptation."""
-    run, batches = labeller.prepare(None, None), list[Sequence[ImageAnswer]]()
-    run.label([found.paths[place] for place in places], results=batches)
-    answers = [answer for batch in batches for answer in batch]
+    run, answers = labeller.prepare(None, None), list[ImageAnswer]()
+    run.label([found.paths[place] for place in places], take=answers.extend)
     truth = [labeller.options.names[found.labels[place]] for place in places]
     rows = [(answer.label, answer.frozen, right) for answer, right in zip(answers, truth, strict=True)
             if answer.error is None]  # fmt: skip

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -99,7 +100,7 @@ def export(
         )
     if stream is None and method.streams > 1:
         raise LmrError(f"The method has {method.streams} streams; choose the one to export with stream=NUMBER.")
-    return _write(method, backbone, out, format, row=stream or 0, stream=stream or 0, overwrite=overwrite)
+    return _Export(method, backbone, row=stream or 0, stream=stream or 0).write(out, format, overwrite)
 
 
 def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = None) -> ExportSummary:
@@ -127,7 +128,7 @@ def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = N
         method.load_state_dict({**facts, "tensors": rows})
     except LmrError as error:
         raise LmrError(f"Cannot use {os.fspath(state)!r}: {error}") from error
-    return _write(method, backbone, out, options.format, row=0, stream=chosen, overwrite=options.overwrite)
+    return _Export(method, backbone, row=0, stream=chosen).write(out, options.format, options.overwrite)
 
 
 def _find_classes(facts: Mapping[str, str], options: ExportOptions) -> tuple[list[str], Prompts | None]:
@@ -183,98 +184,106 @@ def _is_export(place: Path) -> bool:
     return isinstance(content, dict) and content.get("format") == FORMAT
 
 
-def _write(
-    method: Method,
-    backbone: Backbone,
-    out: AnyPath,
-    format: ExportFormat,
-    *,
-    row: int,
-    stream: int,
-    overwrite: bool,
-) -> ExportSummary:
-    """Write one row of a method, which is the stream ``stream`` to its user."""
-    parameters = method.export_parameters(row)
-    content = _describe(method, backbone, parameters, row, stream)
-    if format == "onnx":
-        notes = content | {"preprocessing": asdict(backbone.preprocessing)}
+@dataclass(frozen=True)
+class _Export:
+    """One row of a method, which is the stream ``stream`` to its user, and the backbone that its classifier is of."""
+
+    method: Method
+    backbone: Backbone
+    row: int
+    stream: int
+
+    @cached_property
+    def parameters(self) -> AdaptedParameters:
+        """What the row answers with."""
+        return self.method.export_parameters(self.row)
+
+    @property
+    def bias(self) -> Tensor:
+        """The bias of the classes [C]."""
+        found, prototypes = self.parameters.offset, self.parameters.prototypes
+        return prototypes.new_zeros(len(prototypes)) if found is None else found
+
+    def write(self, out: AnyPath, format: ExportFormat, overwrite: bool) -> ExportSummary:
+        """Write the folder or the file."""
+        if format == "onnx":
+            difference, runner = self._write_file(out), "onnxruntime"
+        else:
+            difference, runner = self._write_folder(out, overwrite), "transformers"
+        adapted = sum(value.numel() for named in self.parameters.norms.values() for value in named.values())
+        classes = self.method.classifier.classes
+        return ExportSummary(Path(out), self.method.spec, classes, adapted, difference, runner)
+
+    def _write_file(self, out: AnyPath) -> float:
+        """Write an ONNX file and return the largest difference of a logit."""
+        notes = self._describe() | {"preprocessing": asdict(self.backbone.preprocessing)}
         texts = {key: value if isinstance(value, str) else _to_json(value) for key, value in notes.items()}
-        model = build_onnx(method.classifier, parameters, backbone.input_shape, texts)
-        difference = _compare(method, row, backbone, lambda images: run_onnx(model, images))
+        model = build_onnx(self.method.classifier, self.parameters, self.backbone.input_shape, texts)
+        difference = self._compare(lambda images: run_onnx(model, images))
         write_atomically(out, model)
-    else:
-        difference = _write_folder(method, backbone, out, parameters, content, row, overwrite)
-    adapted = sum(value.numel() for named in parameters.norms.values() for value in named.values())
-    runner = "onnxruntime" if format == "onnx" else "transformers"
-    return ExportSummary(Path(out), method.spec, method.classifier.classes, adapted, difference, runner)
+        return difference
 
+    def _write_folder(self, folder: AnyPath, overwrite: bool) -> float:
+        """Write the folder and return the largest difference of a logit, which is also written."""
+        from safetensors import SafetensorError
+        from safetensors.torch import save
 
-def _write_folder(
-    method: Method,
-    backbone: Backbone,
-    folder: AnyPath,
-    parameters: AdaptedParameters,
-    content: Mapping[str, Any],
-    row: int,
-    overwrite: bool,
-) -> float:
-    """Write the folder and return the largest difference of a logit, which is also written."""
-    from safetensors import SafetensorError
+        tensors = {"prototypes": self.parameters.prototypes, "bias": self.bias}
+        content = save({key: value.float().cpu().contiguous() for key, value in tensors.items()})
+        try:
+            with make_folder(folder, overwrite) as aside:
+                self.backbone.write_huggingface(aside, self.parameters.norms)
+                (aside / CLASSES_TENSORS).write_bytes(content)
+                difference = self._compare(lambda images: _run_folder(aside, self.method.classifier, images))
+                facts = self._describe() | {"formula": _FORMULA, "largest_difference": difference}
+                (aside / CLASSES_JSON).write_text(_to_json(facts, indent=2) + "\n", encoding="utf-8")
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise LmrError(f"Cannot write the folder {os.fspath(folder)!r}: {reason}. Nothing was written.") from error
+        return difference
 
-    try:
-        with make_folder(folder, overwrite) as aside:
-            backbone.write_huggingface(aside, parameters.norms)
-            _write_tensors(aside / CLASSES_TENSORS, parameters)
-            difference = _compare(method, row, backbone, lambda images: _run_folder(aside, method.classifier, images))
-            text = _to_json({**content, "formula": _FORMULA, "largest_difference": difference}, indent=2)
-            (aside / CLASSES_JSON).write_text(text + "\n", encoding="utf-8")
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise LmrError(f"Cannot write the folder {os.fspath(folder)!r}: {reason}. Nothing was written.") from error
-    return difference
+    def _describe(self) -> dict[str, Any]:
+        """Return all that a user of the export needs beside the tensors: classes, formula and origin."""
+        method, classifier = self.method, self.method.classifier
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "names": list(classifier.names),
+            "prompts": None if classifier.prompts is None else [list(own) for own in classifier.prompts],
+            "prototypes_from_prompts": self.parameters.from_prompts and classifier.prompts is not None,
+            "logit_scale": classifier.logit_scale,
+            "logit_bias": classifier.logit_bias,
+            "bias": self.bias.tolist(),
+            "adapted_towers": [tower.value for tower in self.parameters.norms],
+            "made_by": {
+                "lmr": __version__,
+                "method": method.spec,
+                "model": self.backbone.name,
+                "stream": self.stream,
+                "images": int(method.state["predicted"][self.row].sum()),
+                "digests": classifier.fingerprint,
+            },
+        }
+
+    def _compare(self, run: Callable[[Tensor], Tensor]) -> float:
+        """Return the largest difference of a logit between ``predict`` and the export; refuse more than rounding."""
+        method, classifier = self.method, self.method.classifier
+        images = torch.randn(_CHECKED, *self.backbone.input_shape, generator=torch.Generator().manual_seed(0))
+        own = images.to(classifier.device, classifier.dtype)
+        expected = method.predict(own, [self.row] * len(own) if method.streams > 1 else None).logits.float().cpu()
+        difference = float((run(own) - expected).abs().nan_to_num(nan=float("inf")).max())
+        # Frozen weights in half precision round every activation, which the exported model in float32 does not.
+        rounding = LIMIT if classifier.dtype.itemsize >= 4 else 16 * torch.finfo(classifier.dtype).eps
+        if difference > rounding * classifier.logit_scale:
+            raise LmrError(
+                f"The exported model would not answer as {method.spec} does: logits differ by up to {difference:.1e}. "
+                "Nothing was written. If the method is your own, its '_export' must describe its 'answer'."
+            )
+        return difference
 
 
 def _to_json(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def _write_tensors(path: Path, parameters: AdaptedParameters) -> None:
-    from safetensors.torch import save
-
-    tensors = {"prototypes": parameters.prototypes, "bias": _find_bias(parameters)}
-    path.write_bytes(save({key: value.float().cpu().contiguous() for key, value in tensors.items()}))
-
-
-def _find_bias(parameters: AdaptedParameters) -> Tensor:
-    return (
-        parameters.prototypes.new_zeros(len(parameters.prototypes)) if parameters.offset is None else parameters.offset
-    )
-
-
-def _describe(
-    method: Method, backbone: Backbone, parameters: AdaptedParameters, row: int, stream: int
-) -> dict[str, Any]:
-    """Return all that a user of the export needs beside the tensors: classes, formula and origin."""
-    classifier = method.classifier
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "names": list(classifier.names),
-        "prompts": None if classifier.prompts is None else [list(own) for own in classifier.prompts],
-        "prototypes_from_prompts": parameters.from_prompts and classifier.prompts is not None,
-        "logit_scale": classifier.logit_scale,
-        "logit_bias": classifier.logit_bias,
-        "bias": _find_bias(parameters).tolist(),
-        "adapted_towers": [tower.value for tower in parameters.norms],
-        "made_by": {
-            "lmr": __version__,
-            "method": method.spec,
-            "model": backbone.name,
-            "stream": stream,
-            "images": int(method.state["predicted"][row].sum()),
-            "digests": classifier.fingerprint,
-        },
-    }
 
 
 def _run_folder(folder: Path, classifier: ZeroShot, images: Tensor) -> Tensor:
@@ -288,20 +297,3 @@ def _run_folder(folder: Path, classifier: ZeroShot, images: Tensor) -> Tensor:
         seen = model.eval().get_image_features(images.float().cpu())
         features = F.normalize(seen if isinstance(seen, Tensor) else seen.pooler_output, dim=-1)
     return classifier.logits(features @ written["prototypes"].T) + written["bias"]
-
-
-def _compare(method: Method, row: int, backbone: Backbone, run: Callable[[Tensor], Tensor]) -> float:
-    """Return the largest difference of a logit between ``predict`` and the export; more than rounding is an error."""
-    classifier = method.classifier
-    images = torch.randn(_CHECKED, *backbone.input_shape, generator=torch.Generator().manual_seed(0))
-    own = images.to(classifier.device, classifier.dtype)
-    expected = method.predict(own, [row] * len(own) if method.streams > 1 else None).logits.float().cpu()
-    difference = float((run(own) - expected).abs().nan_to_num(nan=float("inf")).max())
-    # Frozen weights in half precision round every activation, which the exported model in float32 does not.
-    rounding = LIMIT if classifier.dtype.itemsize >= 4 else 16 * torch.finfo(classifier.dtype).eps
-    if difference > rounding * classifier.logit_scale:
-        raise LmrError(
-            f"The exported model would not answer as {method.spec} does: logits differ by up to {difference:.1e}. "
-            "Nothing was written. If the method is your own, its '_export' must describe its 'answer'."
-        )
-    return difference

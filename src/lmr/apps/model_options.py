@@ -89,20 +89,15 @@ def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts |
     return backbone.classifier(names) if prompts is None else backbone.classifier(names, prompts)
 
 
-def find_preset(spec: str) -> str | None:
-    """Return the preset that a spec names, or None."""
-    preset: str | None = _read_given(spec).get("preset")
-    return preset
-
-
 def create_suited(spec: str, classifier: ZeroShot, **values: Any) -> Method:
     """Return a method for images as they come; ``values`` have precedence over those of the spec.
 
     It has its values for the number of classes, unless the spec names a preset. A batch may be one frame or the rest
     of a folder, so time constants are counted by images where the method can; docs/life.md has the measurements.
     """
-    by_image = {} if "pace" in _read_given(spec) or "pace" not in list_arguments(find_addressed(spec)) else BY_IMAGE
-    return create(spec, classifier, preset=find_preset(spec) or AUTO, **(by_image | values))
+    given = _read_given(spec)
+    by_image = {} if "pace" in given or "pace" not in list_arguments(find_addressed(spec)) else BY_IMAGE
+    return create(spec, classifier, preset=given.get("preset") or AUTO, **(by_image | values))
 
 
 def add_prior(spec: str, prior: AnyPath | Mapping[str, float], names: Sequence[str]) -> str:

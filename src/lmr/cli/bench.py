@@ -57,27 +57,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--datasets", "--data", nargs="+", metavar="NAME", help="such as photo-c, cifar10-c, pacs, folder:PATH, "
         "domains:PATH or csv:PATH; 'cifar10-c|photo-c' is the first one found, 'cifar100-c|' may be missing",
     )  # fmt: skip
-    add(
-        "--corruptions",
-        nargs="+",
-        metavar="NAME",
-        help="such as fog or clean, or domains of the set (default: those of the benchmark)",
-    )
+    add("--corruptions", nargs="+", metavar="NAME", help="such as fog or clean, or domains of the set (default: those "
+        "of the benchmark)")  # fmt: skip
     add("--severities", nargs="+", type=int, metavar="1..5", help="severities of the corruptions (default: 5)")
     add("--backbones", nargs="+", metavar="MODEL", help="models, as lmr.load takes them (default: photo)")
-    add(
-        "--prompts",
-        nargs="+",
-        metavar="TEXT",
-        help='templates such as "a photo of a {}.", or JSON files; each is a set',
-    )
-    add(
-        "--batch-sizes",
-        nargs="+",
-        type=_read_size,
-        metavar="N",
-        help="images per step (default: preset, the batch size of each method's preset)",
-    )
+    add("--prompts", nargs="+", metavar="TEXT", help='templates such as "a photo of a {}.", or JSON files; each is a '
+        "set")  # fmt: skip
+    add("--batch-sizes", nargs="+", type=_read_size, metavar="N", help="images per step (default: preset, the batch "
+        "size of each method's preset)")  # fmt: skip
     add("--seeds", nargs="+", type=int, metavar="N", help="seeds of the order of the images (default: 1)")
     add("--images", type=int, metavar="N", help="use the first N images of each stream (default: all)")
     add("--order", choices=ORDERS, help="order of the images in a stream (default: shuffle)")
@@ -137,9 +124,8 @@ def run(options: argparse.Namespace) -> str | None:
 
             print(describe_left_time(tasks, options.out, options.workers, options.sources))
         return None
-    return _close(
-        run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources), options
-    )
+    result = run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources)
+    return _close(result, options)
 
 
 def _run_on_ray(plans: list[Plan], options: argparse.Namespace) -> str | None:

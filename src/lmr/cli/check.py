@@ -5,13 +5,7 @@ from __future__ import annotations
 import argparse
 
 from lmr.apps.predict.options import PredictOptions
-from lmr.cli.shared_options import (
-    add_classifier_options,
-    add_fields,
-    add_model_options,
-    add_prompt_options,
-    read_dataclass,
-)
+from lmr.cli.shared_options import add_fields, add_model_options, add_prompt_options, read_dataclass
 
 DESCRIPTION = """\
 Find out on labelled images whether adapting helps. Give a folder with one sub-folder per class; 100 images are enough
@@ -34,8 +28,7 @@ exit codes: 0 done, 2 the command cannot run (an error message says why)."""
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr check``."""
     parser.add_argument("folder", metavar="FOLDER", help="a folder with one sub-folder of images per class")
-    add_classifier_options(parser, needed=False)
-    add_fields(parser, PredictOptions, method="SPEC", prior="WORD|SHARES|FILE")
+    add_fields(parser, PredictOptions, labels="FILE|A,B,C", model="MODEL", method="SPEC", prior="WORD|SHARES|FILE")
     add_prompt_options(parser)
     add_fields(parser, PredictOptions, batch_size="N")
     add_model_options(parser)

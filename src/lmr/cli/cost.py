@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 METHODS = "zeroshot lmr tent batclip"  # by default
 
@@ -34,13 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--random", metavar="ARCHITECTURE", help="random weights of this architecture, such as ViT-B-16; the cost is "
         "the same")  # fmt: skip
     add("--small", action="store_true", help="a tiny random model and few classes: see the table in a minute")
-    add(
-        "--batch-size",
-        type=int,
-        nargs="+",
-        metavar="N",
-        help="images per step; several give a table each (default: 16)",
-    )
+    add("--batch-size", type=int, nargs="+", metavar="N", help="images per step; several give a table each "
+        "(default: 16)")  # fmt: skip
     add("--methods", nargs="+", metavar="SPEC", help="the methods to measure, such as lmr, "
         "\"tent(lr=1e-3)\" or ./mine.py:mine; all; or paper, those that the paper compares "
         f"(default: {METHODS})")  # fmt: skip
@@ -56,9 +52,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)")  # fmt: skip
 
 
-def run(options: argparse.Namespace) -> None:
-    """Measure, write the files and print the table."""
-    from lmr.bench.cost.measure import CostRequest, measure_cost
+def read_request(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of a request of ``lmr cost``, which those of ``python -m lab.cost`` include."""
     from lmr.bench.cost.model import SMALL, ModelSource
     from lmr.bench.machine import count_cores
     from lmr.core.errors import LmrError
@@ -66,16 +61,22 @@ def run(options: argparse.Namespace) -> None:
     small = options.small
     if small and (options.model or options.random):
         raise LmrError("--small includes its own model; leave out the model and --random.")
-    request = CostRequest(
-        ModelSource(options.model, SMALL if small else options.random),
-        methods=tuple(options.methods or METHODS.split()),
-        batch_sizes=tuple(options.batch_size or [8 if small else 16]),
-        classes=options.classes if options.classes is not None else 20 if small else 1000,
-        streams=options.streams,
-        rounds=options.rounds,
-        minutes=min(options.minutes, 0.1) if small else options.minutes,
-        threads=count_cores() if options.threads is None else options.threads,
-        memory=options.memory,
-    )
-    print(measure_cost(request, options.out).to_text())
+    return {
+        "source": ModelSource(options.model, SMALL if small else options.random),
+        "methods": tuple(options.methods or METHODS.split()),
+        "batch_sizes": tuple(options.batch_size or [8 if small else 16]),
+        "classes": options.classes if options.classes is not None else 20 if small else 1000,
+        "streams": options.streams,
+        "rounds": options.rounds,
+        "minutes": min(options.minutes, 0.1) if small else options.minutes,
+        "threads": count_cores() if options.threads is None else options.threads,
+        "memory": options.memory,
+    }
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure, write the files and print the table."""
+    from lmr.bench.cost.measure import CostRequest, measure_cost
+
+    print(measure_cost(CostRequest(**read_request(options)), options.out).to_text())
     print(f"Written to {options.out}: cost.txt, cost.json")

@@ -37,12 +37,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("state", metavar="STATE", help="a state file, as lmr predict --state and method.save write it")
     add_fields(parser, ExportOptions, labels="FILE|A,B,C")
-    add(
-        "--out",
-        required=True,
-        metavar="PATH",
-        help="the folder or ONNX file to write; it must not exist, except with --overwrite",
-    )
+    add("--out", required=True, metavar="PATH", help="the folder or ONNX file to write; it must not exist, except with "
+        "--overwrite")  # fmt: skip
     add_fields(parser, ExportOptions, format=None)
     add("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
     add_prompt_options(parser)

@@ -7,14 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from lmr.apps.predict.options import PredictOptions
-from lmr.cli.shared_options import (
-    add_classifier_options,
-    add_fields,
-    add_model_options,
-    add_prompt_options,
-    add_unknown,
-    read_dataclass,
-)
+from lmr.cli.shared_options import add_fields, add_model_options, add_prompt_options, read_dataclass
 from lmr.core.errors import LmrError
 
 if TYPE_CHECKING:
@@ -107,9 +100,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="folders, with all their sub-folders; image and video files; .csv and .parquet lists of such files; "
         "addresses such as s3://bucket/photos of folders, images and lists",
     )
-    add_classifier_options(parser)
-    add_fields(parser, PredictOptions, method="SPEC", prior="WORD|SHARES|FILE", budget="X")
-    add_unknown(parser)
+    add_fields(parser, PredictOptions, "labels", labels="FILE|A,B,C", model="MODEL", method="SPEC")
+    add_fields(parser, PredictOptions, prior="WORD|SHARES|FILE", budget="X", unknown="auto|X")
     add_prompt_options(parser)
     add_fields(parser, PredictOptions, batch_size="N", top="N", every="N", column="NAME", out="FILE", state="FILE")
     add_fields(parser, PredictOptions, adopt=None, watch="on|report|off")

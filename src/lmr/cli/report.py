@@ -27,13 +27,8 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr report``."""
     add = parser.add_argument
-    add(
-        "runs",
-        nargs="*",
-        metavar="RUNS",
-        help=f"folders that lmr bench or --pack wrote (default: {FOLDER}; with --leaderboard in a copy of the "
-        "repository also its stored runs)",
-    )
+    add("runs", nargs="*", metavar="RUNS", help=f"folders that lmr bench or --pack wrote (default: {FOLDER}; with "
+        "--leaderboard in a copy of the repository also its stored runs)")  # fmt: skip
     add("--leaderboard", action="store_true", help="instead of the tables of each dataset, all methods against all "
         "kinds of streams, with gains, worst case, calibration, cost and state")  # fmt: skip
     add("--reference", metavar="METHOD", help="the method that differences and their intervals refer to, such as tent "

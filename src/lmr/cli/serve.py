@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
+from lmr.apps.method_options import MethodOptions
 from lmr.apps.options import ModelOptions, ServerOptions
-from lmr.cli.shared_options import (
-    add_classifier_options,
-    add_fields,
-    add_model_options,
-    add_prompt_options,
-    add_unknown,
-    read_dataclass,
-)
+from lmr.cli.shared_options import add_fields, add_model_options, add_prompt_options, read_dataclass
 from lmr.core.errors import LmrError
 from lmr.service.settings import ServiceSettings
-
-if TYPE_CHECKING:
-    from lmr.apps.serve import ServingPlan
 
 DESCRIPTION = """\
 Serve a classifier over HTTP to many streams of images, such as cameras. Each stream has an adaptive state of its own:
@@ -66,141 +56,55 @@ examples:
 exit codes: 0 ended by a signal, 2 the service cannot start (an error message says why)."""
 
 _DEFAULTS = ServiceSettings()
-_CLUSTER = ("replicas", "replica_cpus")
 _UNITS = {"KB": 1000, "MB": 1000**2, "GB": 1000**3, "B": 1, "": 1}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``lmr serve``."""
-    _add_what(parser.add_argument_group("what is served"))
-    _add_where(parser.add_argument_group("where it is served"))
-    _add_states(parser.add_argument_group("states of streams"))
-    _add_cluster(parser.add_argument_group("on a cluster"))
-    _add_limits(parser.add_argument_group("limits of a request"))
-    _add_schedule(parser.add_argument_group("batches and the queue"))
+    group = parser.add_argument_group("what is served")
+    add = group.add_argument
+    add("--demo", action="store_true", help="serve eight simulated cameras, most in bad weather and some hard to adapt "
+        "to, with the model and the photographs that come with lmr; the only other options that apply are --for, "
+        "--host, --port, --token-file and --log-level")  # fmt: skip
+    add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
+    add_fields(group, MethodOptions, labels="FILE|A,B,C", model="MODEL", method="SPEC", prior="WORD|SHARES|FILE")
+    add_fields(group, MethodOptions, unknown="auto|X", watch="on|report|off")
+    add("--step", type=_read_step, default=_DEFAULTS.step, metavar="request|N", help="request: the images of a request "
+        "are one step; N: every image is answered at once, and every N images of a stream are a step, for cameras that "
+        "send one frame at a time (default: request)")  # fmt: skip
+    add_fields(group, ServiceSettings, show_frames=None)
+    group = parser.add_argument_group("where it is served")
+    add_fields(group, ServerOptions, host="ADDRESS", port="N", token_file="FILE", mqtt="ADDRESS", log_level=None)
+    group = parser.add_argument_group("states of streams")
+    add_fields(group, ServerOptions, store="ADDRESS")
+    add_fields(group, ServiceSettings, resident="N", max_streams="N", durability=None, interval_s="S")
+    add_fields(group, ServiceSettings, on_store_failure=None, create=None)
+    add = parser.add_argument_group("on a cluster").add_argument
+    add("--ray", nargs="?", const="local", metavar="ADDRESS", help="serve with replicas on a Ray cluster: at ADDRESS, "
+        "auto for the one that runs on this machine; without an address on a cluster of this machine's cores that ends "
+        "with the command. Needs a --store in PostgreSQL, and pip install 'lmr[serve,ray,postgres]'")  # fmt: skip
+    add("--replicas", type=_read_range, metavar="N|MIN:MAX", help="with --ray: processes that serve, each with the "
+        "whole model; MIN:MAX follows the load (default: 2)")  # fmt: skip
+    add("--replica-cpus", type=float, metavar="N", help="with --ray: cores of a replica (default: 1)")
+    group = parser.add_argument_group("limits of a request")
+    group.add_argument("--max-body", type=_read_size, default=_DEFAULTS.max_body, metavar="SIZE",
+        help="largest body of a request, as in 10MB (default: 10MB)")  # fmt: skip
+    add_fields(group, ServiceSettings, max_images="N", max_pixels="N", timeout_ms="MS")
+    group = parser.add_argument_group("batches and the queue")
+    add_fields(group, ServiceSettings, max_batch="N", max_step_ms="MS", max_wait_ms="MS")
+    group.add_argument("--threads", type=int, metavar="N", help="threads of torch that compute (default: one for small "
+        "models such as photo and pocket, all cores for others; give fewer where other programs need the "
+        "cores)")  # fmt: skip
+    add_fields(group, ServiceSettings, queue_images="N", queue_per_stream="N", overload=None, drain_s="S")
     add_prompt_options(parser)
     add_model_options(parser)
-
-
-def _add_what(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--demo",
-        action="store_true",
-        help="serve eight simulated cameras, most in bad weather and some hard to adapt to, with the model and the "
-        "photographs that come with lmr; the only other options that apply are --for, --host, --port, --token-file and "
-        "--log-level",
-    )
-    add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
-    add_classifier_options(group, needed=False)
-    add(
-        "--method",
-        default="steady",
-        metavar="SPEC",
-        help="a method of 'lmr list', with arguments as in \"lmr(lr=5e-4)\"; values that you do not give depend on the "
-        "number of classes, and time constants count images (default: %(default)s)",
-    )
-    add(
-        "--prior",
-        metavar="WORD|SHARES|FILE",
-        help="the class shares to expect in every stream: history, those of its images before the first change; "
-        "uniform; shares such as car=0.8,truck=0.1, where the other classes share the rest evenly; or a file of "
-        "name,share lines (default: the method's own)",
-    )
-    add_unknown(group)
-    add(
-        "--watch",
-        default="on",
-        metavar="on|report|off",
-        help="on: watch each stream without labels and roll it back when its adaptation goes wrong; report: only say "
-        "so (default: %(default)s)",
-    )
-    add(
-        "--step",
-        type=_read_step,
-        default=_DEFAULTS.step,
-        metavar="request|N",
-        help="request: the images of a request are one step; N: every image is answered at once, and every N images of "
-        "a stream are a step, for cameras that send one frame at a time (default: request)",
-    )
-    add_fields(group, ServiceSettings, show_frames=None)
-
-
-def _add_where(group: argparse._ArgumentGroup) -> None:
-    add_fields(group, ServerOptions, host="ADDRESS", port="N", token_file="FILE", mqtt="ADDRESS", log_level=None)
-    group.set_defaults(log_level=None)
-
-
-def _add_states(group: argparse._ArgumentGroup) -> None:
-    add_fields(group, ServerOptions, store="ADDRESS")
-    group.set_defaults(store="sqlite:lmr-state/streams.sqlite")
-    add_fields(
-        group,
-        ServiceSettings,
-        resident="N",
-        max_streams="N",
-        durability=None,
-        interval_s="S",
-        on_store_failure=None,
-        create=None,
-    )
-
-
-def _add_cluster(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--ray",
-        nargs="?",
-        const="local",
-        metavar="ADDRESS",
-        help="serve with replicas on a Ray cluster: at ADDRESS, auto for the one that runs on this machine; without an "
-        "address on a cluster of this machine's cores that ends with the command. Needs a --store in PostgreSQL, and "
-        "pip install 'lmr[serve,ray,postgres]'",
-    )
-    add(
-        "--replicas",
-        type=_read_range,
-        metavar="N|MIN:MAX",
-        help="with --ray: processes that serve, each with the whole model; MIN:MAX follows the load (default: 2)",
-    )
-    add(
-        "--replica-cpus",
-        type=float,
-        metavar="N",
-        help="with --ray: cores of a replica (default: 1)",
-    )
-
-
-def _add_limits(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
-    add(
-        "--max-body",
-        type=_read_size,
-        default=_DEFAULTS.max_body,
-        metavar="SIZE",
-        help="largest body of a request, as in 10MB (default: 10MB)",
-    )
-    add_fields(group, ServiceSettings, max_images="N", max_pixels="N", timeout_ms="MS")
-
-
-def _add_schedule(group: argparse._ArgumentGroup) -> None:
-    add_fields(group, ServiceSettings, max_batch="N", max_step_ms="MS", max_wait_ms="MS")
-    group.add_argument(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="threads of torch that compute (default: one for small models such as photo and pocket, all cores for "
-        "others; give fewer where other programs need the cores)",
-    )
-    add_fields(group, ServiceSettings, queue_images="N", queue_per_stream="N", overload=None, drain_s="S")
+    parser.set_defaults(watch="on", log_level=None, store="sqlite:lmr-state/streams.sqlite")
 
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    from lmr.apps.model_options import add_prior, choose_prompts, read_labels
     from lmr.apps.serve import ServingPlan, leave_if_loading, serve_classifier
     from lmr.core.known import check_unknown
-    from lmr.watch.settings import read_watch
 
     options.log_level = options.log_level or ("warning" if options.demo else "info")
     where = read_dataclass(ServerOptions, options)
@@ -212,34 +116,30 @@ def run(options: argparse.Namespace) -> str | None:
         return None
     if options.labels is None or options.seconds is not None:
         raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
-    names = read_labels(options.labels)
+    given = read_dataclass(MethodOptions, options).resolve()
     plan = ServingPlan(
-        names,
-        model=options.model,
-        method=options.method if options.prior is None else add_prior(options.method, options.prior, names),
-        prompts=choose_prompts(options.templates, options.prompts),
-        watch=read_watch(options.watch),
+        given.names,
+        model=given.model,
+        method=given.method,
+        prompts=given.wording,
+        watch=given.watch_settings,
         options=read_dataclass(ModelOptions, options),
         settings=read_dataclass(ServiceSettings, options),
         threads=options.threads,
-        unknown=check_unknown(options.unknown),
+        unknown=check_unknown(given.unknown),
     )
     if options.ray is not None:
-        _serve_on_ray(options, plan, where)
-    elif any(getattr(options, key) is not None for key in _CLUSTER):
+        from lmr.cluster.ray_serve import ReplicaCount, serve_on_ray
+
+        least, most = options.replicas or (2, None)
+        cpus = 1.0 if options.replica_cpus is None else options.replica_cpus
+        serve_on_ray(options.ray, plan, where, ReplicaCount(least, most, cpus), _report)
+    elif options.replicas is not None or options.replica_cpus is not None:
         raise LmrError("--replicas and --replica-cpus are for a cluster; give --ray with them.")
     else:
         serve_classifier(plan, where, report=_report)
         leave_if_loading()
     return None
-
-
-def _serve_on_ray(options: argparse.Namespace, plan: ServingPlan, where: ServerOptions) -> None:
-    from lmr.cluster.ray_serve import ReplicaCount, serve_on_ray
-
-    least, most = options.replicas or (2, None)
-    cpus = 1.0 if options.replica_cpus is None else options.replica_cpus
-    serve_on_ray(options.ray, plan, where, ReplicaCount(least, most, cpus), _report)
 
 
 def _report(message: str) -> None:

@@ -7,7 +7,8 @@ import dataclasses
 import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lmr.apps.options import DEFAULT_MODEL, ModelOptions
+from lmr.apps.method_options import MethodOptions
+from lmr.apps.options import ModelOptions
 from lmr.core.explain import explain_fields
 
 if TYPE_CHECKING:
@@ -15,31 +16,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=DataclassInstance)
 
-MODEL_HELP = (
-    "the model: a name from 'lmr list', a Hugging Face hub name such as openai/clip-vit-base-patch16, a folder of "
-    "weights, or a weights file (.pt, .bin, .safetensors) (default: %(default)s, which comes with lmr)"
-)
-
-
-def add_classifier_options(parser: argparse._ActionsContainer, needed: bool = True) -> None:
-    """Add the class names and the model to a parser, or to a group of one."""
-    parser.add_argument(
-        "--labels",
-        required=needed,
-        metavar="FILE|A,B,C",
-        help="the class names: a file with one per line, with code<TAB>name lines or with JSON of either; or a,b,c",
-    )
-    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
-
-
-def add_unknown(parser: argparse._ActionsContainer) -> None:
-    """Add the threshold of images that belong to none of the classes."""
-    parser.add_argument(
-        "--unknown",
-        metavar="auto|X",
-        help="give images whose score 'known' is below X, from 0 to 1, no label and do not adapt on them; auto chooses "
-        "X for each stream without labels; costs a forward pass per image (default: off, every image has a label)",
-    )
+MODEL_HELP = explain_fields(MethodOptions)["model"]
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
@@ -65,10 +42,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     add_fields(group, ModelOptions, architecture="NAME", device="NAME", dtype=None, memory=None)
 
 
-def add_fields(parser: argparse._ActionsContainer, kind: type[DataclassInstance], **metavars: str | None) -> None:
+def add_fields(
+    parser: argparse._ActionsContainer, kind: type[DataclassInstance], *needed: str, **metavars: str | None
+) -> None:
     """Add an option for each of these fields of a dataclass: its type, choices, default and help are the field's.
 
-    The values are the placeholders in the help; a flag and a choice have none. See ``explain_fields`` for the help.
+    The values are the placeholders in the help; a flag and a choice have none. See ``explain_fields`` for the help. The
+    command cannot do without those ``needed``, and those without a default.
     """
     hints, meanings = typing.get_type_hints(kind), explain_fields(kind)
     defaults = {item.name: item.default for item in dataclasses.fields(kind)}
@@ -76,6 +56,8 @@ def add_fields(parser: argparse._ActionsContainer, kind: type[DataclassInstance]
         given = [own for own in (typing.get_args(hints[name]) or (hints[name],)) if own is not type(None)]
         literal = next((own for own in (hints[name], *given) if typing.get_origin(own) is typing.Literal), None)
         more: dict[str, Any] = {"default": defaults[name], "metavar": metavar}
+        if name in needed or defaults[name] is dataclasses.MISSING:
+            more = {"required": True, "metavar": metavar}
         if hints[name] is bool:
             more = {"action": "store_true"}
         elif literal is not None:
@@ -83,7 +65,7 @@ def add_fields(parser: argparse._ActionsContainer, kind: type[DataclassInstance]
         elif given[0] in (int, float):
             more["type"] = given[0]
         meaning = meanings.get(name, "").replace("%", "%%")
-        if "(default:" not in meaning and hints[name] is not bool and defaults[name] is not None:
+        if "(default:" not in meaning and more.get("default") is not None:
             meaning += " (default: %(default)g)" if given[0] is float else " (default: %(default)s)"
         parser.add_argument(f"--{name.replace('_', '-')}", help=meaning, **more)
 

@@ -22,7 +22,7 @@ from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.parts import StreamParts
 from lmr.apps.predict.results import PredictSummary, RunTally
 from lmr.apps.predict.run import Labeller, PredictRun
-from lmr.apps.predict.streams import ImageStream, StreamFiles, StreamPlan, label_stream, predict_streams
+from lmr.apps.predict.streams import ImageStream, StreamPlan, label_stream, predict_streams
 from lmr.cluster.nodes import (
     check_nodes,
     choose_threads,
@@ -63,7 +63,6 @@ class LabelSetup:
 
     key: str  # of this run: a process keeps the model from one task to the next
     plan: StreamPlan  # without its streams, and with the whole path of the output
-    videos: bool
     fingerprint: Mapping[str, str]  # of the driver's model and classes
     method: Mapping[str, str]  # the digest of the method's file, if it is in one
     save_seconds: float
@@ -152,8 +151,7 @@ def _describe(plan: StreamPlan, labeller: Labeller, save_seconds: float) -> Labe
     out = plan.out if is_url(plan.out) else os.path.abspath(plan.out)
     return LabelSetup(
         uuid.uuid4().hex,
-        StreamPlan(replace(plan.options, out=out), ()),
-        plan.videos,
+        replace(plan, options=replace(plan.options, out=out), streams=()),
         labeller.classifier.fingerprint,
         digest_method(plan.options.method),
         save_seconds,
@@ -165,7 +163,7 @@ def _describe(plan: StreamPlan, labeller: Labeller, save_seconds: float) -> Labe
 
 def label_shard(setup: LabelSetup, shard: Shard) -> RunTally:
     """Label the streams of a shard that are not finished; LmrError if this node cannot do it as the driver would."""
-    plan, parts, tally = setup.plan, StreamParts(setup.plan.out), RunTally()
+    parts, tally = StreamParts(setup.plan.out), RunTally()
     if not parts.exists:
         raise LmrError(
             f"it has no {parts.folder!r}, where the answers go; give an --out in a folder that all nodes share, or at "
@@ -177,7 +175,7 @@ def label_shard(setup: LabelSetup, shard: Shard) -> RunTally:
     labeller = _load(setup)
     with TemporaryDirectory(prefix="lmr-shard-") as folder:
         for stream in left:
-            tally.add(_label(setup, parts, labeller, stream, Path(folder), plan.title(stream)))
+            tally.add(_label(setup, parts, labeller, stream, Path(folder)))
     return tally
 
 
@@ -200,35 +198,30 @@ def _load(setup: LabelSetup) -> Labeller:
     return _loaded[setup.key]
 
 
-def _label(
-    setup: LabelSetup, parts: StreamParts, labeller: Labeller, stream: ImageStream, folder: Path, title: str
-) -> RunTally:
+def _label(setup: LabelSetup, parts: StreamParts, labeller: Labeller, stream: ImageStream, folder: Path) -> RunTally:
     """Label one stream from its last state, in a folder of this node; save it from time to time and at the end."""
     number, last = stream.number, time.monotonic()
-    files = StreamFiles(
-        folder / parts.part(number), folder / parts.progress(number), folder / "earlier", title, setup.videos
-    )
-    earlier, state, part = (parts.read(name(number)) for name in (parts.earlier, parts.progress, parts.part))
-    if earlier is not None:
-        (folder / "earlier").write_bytes(earlier)
-    if state is not None and part is not None:
-        files.part.write_bytes(part)
-        files.progress.write_bytes(state)
-        if int(read_state(files.progress)[1].get("note.offset", 0)) > len(part):  # those of two processes
-            files.progress.unlink()
+    part, progress, earlier = (folder / name(number) for name in (parts.part, parts.progress, parts.earlier))
+    answers, state, begun = (parts.read(path.name) for path in (part, progress, earlier))
+    if begun is not None:
+        earlier.write_bytes(begun)
+    if state is not None and answers is not None:
+        part.write_bytes(answers)
+        progress.write_bytes(state)
+        if int(read_state(progress)[1].get("note.offset", 0)) > len(answers):  # those of two processes
+            progress.unlink()
 
     def save(run: PredictRun) -> None:
         nonlocal last
         if not run.finished and time.monotonic() - last >= setup.save_seconds:
-            parts.write(parts.part(number), files.part.read_bytes())  # first, as the state counts its answers
-            parts.write(parts.progress(number), files.progress.read_bytes())
+            parts.write(part.name, part.read_bytes())  # first, as the state counts its answers
+            parts.write(progress.name, progress.read_bytes())
             last = time.monotonic()
 
-    run = label_stream(labeller, stream, files, save)
+    run = label_stream(labeller, setup.plan, stream, folder, earlier, save)
     if setup.plan.state is not None:
-        parts.write(parts.progress(number), files.progress.read_bytes())
-    parts.write(parts.answers(number), files.part.read_bytes())
-    (folder / "earlier").unlink(missing_ok=True)
+        parts.write(progress.name, progress.read_bytes())
+    parts.write(parts.answers(number), part.read_bytes())
     return run.read_tally()
 
 

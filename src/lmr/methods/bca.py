@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.bases.views import ViewMethod
 from lmr.core.card import Card, Emission, Preset, Scores
 from lmr.core.functional.losses import entropy
 from lmr.core.method import COUNTS, SHARES, UNIT, Ranges
-from lmr.core.prediction import State, Step
+from lmr.core.prediction import State
 from lmr.core.registry import register
 from lmr.core.streams import Streams
 
 _SOURCE = "walawalagoose/TTABC, a port of the authors' code: ImageNet"
 _EPS = 1e-12
 _KEPT = 0.1  # share of the views that count
-
 
 _CARD = Card(
     source="Zhou et al. 2025",
@@ -37,7 +37,7 @@ _CARD = Card(
 
 
 @register("bca", _CARD)
-class BCA(ViewMethod):
+class BCA(OrderedMethod, ViewMethod):
     """Class embeddings that move to confident images, and a prior for each that moves to their posteriors.
 
     An image has q = softmax of its logits with the embeddings, and the posterior f = q P with a matrix P that begins as
@@ -79,37 +79,20 @@ class BCA(ViewMethod):
         own: Ranges = {"means": UNIT, "mean_counts": COUNTS, "prior": SHARES, "prior_counts": COUNTS}
         return super().ranges(state) | own
 
-    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        new, answers = {key: value.clone() for key, value in state.items()}, []
-        moved = torch.zeros(len(images), 2, dtype=torch.int64, device=images.device)
-        with torch.no_grad():
-            features = self._encode_views(images, state, streams)
-            for number, (views, k) in enumerate(zip(features, streams.index.tolist(), strict=True)):
-                row = {key: value[k] for key, value in new.items()}
-                posterior, feature = self._classify(views, row)
-                answers.append((posterior + _EPS).log())
-                moved[number] = torch.tensor(self._update(row, posterior, feature))
-        new["seen"] += streams.sizes
-        count = streams.sum(moved)
-        info = {"means": count[:, 0], "priors": count[:, 1], "stepped": count.any(1)}
-        return Step(torch.stack(answers), new, info)
+    def _count(self, sums: Tensor, streams: Streams) -> dict[str, Tensor]:
+        return {"means": sums[:, 0], "priors": sums[:, 1]}
 
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        """Return logits with the present embeddings and matrix."""
-        pairs = zip(self._encode_views(images, state, streams), streams.index.tolist(), strict=True)
-        rows = [self._classify(views, {key: value[k] for key, value in state.items()})[0] for views, k in pairs]
-        return (torch.stack(rows) + _EPS).log()
-
-    def _classify(self, views: Tensor, row: State) -> tuple[Tensor, Tensor]:
-        """Return the posterior [C] of an image with views [V, D], and the feature [D] that it updates with."""
+    def look(self, views: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         logits = self.classifier.logits(views @ row["means"].T)
         if len(views) > 1:
             best = entropy(logits).argsort(stable=True)[: max(1, int(_KEPT * len(views)))]
             views, logits = views[best], logits[best]
-        return logits.mean(0).softmax(0) @ row["prior"], views.mean(0)
+        posterior = logits.mean(0).softmax(0) @ row["prior"]
+        return (posterior + _EPS).log(), (posterior, views.mean(0))
 
-    def _update(self, row: State, posterior: Tensor, feature: Tensor) -> tuple[bool, bool]:
-        """Move the embedding and the prior of the most probable class in ``row``; return which of them moved."""
+    def learn(self, found: tuple[Tensor, Tensor], row: State) -> tuple[int, int]:
+        """Move the embedding and the prior of the most probable class; return which of them moved."""
+        posterior, feature = found
         largest, label = posterior.max(0)
         first, second = bool(largest > self.tau1), bool(largest > self.tau2)
         if first:

@@ -20,7 +20,6 @@ from lmr.core.streams import Streams
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
-
 _CARD = Card(
     source="Sun et al. 2026",
     year=2026,

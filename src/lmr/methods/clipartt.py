@@ -18,7 +18,6 @@ from lmr.core.streams import Streams
 
 _SOURCE = "dosowiechi/CLIPArTT: CIFAR-10, CIFAR-100 and Tiny ImageNet"
 
-
 _CARD = Card(
     label="CLIPArTT",
     source="Hakim et al. 2025",

@@ -22,7 +22,6 @@ from lmr.core.views.view_maker import seed_generator
 _SOURCE = "MarcLafon/cliptta"
 _FREE = -1.0  # the confidence of a free entry
 
-
 _CARD = Card(
     source="Lafon et al. 2025",
     year=2025,

@@ -16,7 +16,6 @@ from lmr.core.registry import register
 _SIZE = 38400  # trained numbers for which ``q`` is given
 _LEAST, _WHOLE = 0.89, 0.9999  # smallest weight of the hidden norms, and the weight from which it counts as 1
 
-
 _CARD = Card(
     source="Lee and Chang 2024",
     year=2024,

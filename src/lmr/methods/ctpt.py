@@ -12,7 +12,6 @@ from lmr.core.registry import register
 
 _SOURCE = "the authors' released code"
 
-
 _CARD = Card(
     label="C-TPT",
     source="Yoon et al. 2024",

@@ -26,7 +26,6 @@ from lmr.core.views.view_maker import seed_generator
 _SOURCE = "Jhyun17/DeYO"
 _PORT = "mariodoebler/test-time-adaptation"
 
-
 _CARD = Card(
     label="DeYO",
     source="Lee et al. 2024",

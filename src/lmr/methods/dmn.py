@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.bases.views import ViewMethod
 from lmr.core.card import Card, Preset, Scores
 from lmr.core.errors import LmrError
 from lmr.core.functional.select import find_place
 from lmr.core.method import UNIT, Ranges
-from lmr.core.prediction import State, Step
+from lmr.core.prediction import State
 from lmr.core.registry import register
 from lmr.core.streams import Streams
 
 _SOURCE = "YBZh/DMN; alpha 1 as in the port tta-vlm"
-
 
 _CARD = Card(
     label="DMN-ZS",
@@ -36,7 +36,7 @@ _CARD = Card(
 
 
 @register("dmn", _CARD)
-class DMN(ViewMethod):
+class DMN(OrderedMethod, ViewMethod):
     """A memory of features per class; an image reads a prototype of every class from it, by likeness to itself.
 
     An image enters the memory of its zero-shot class; a full class gives up its most uncertain entry for a more certain
@@ -76,33 +76,20 @@ class DMN(ViewMethod):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"keys": UNIT, "entropy": (-1e-3, None)}
 
-    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        keys, entropy = state["keys"].clone(), state["entropy"].clone()
-        answers, entered = [], torch.zeros_like(streams.index)
-        with torch.no_grad():
-            features = self._encode_views(images, state, streams)
-            for number, (views, k) in enumerate(zip(features, streams.index.tolist(), strict=True)):
-                logits, label, place, uncertainty = self._serve(views, keys[k], entropy[k])
-                answers.append(logits)
-                if place is not None:
-                    keys[k, label, place], entropy[k, label, place] = views[0], uncertainty
-                    entered[number] = 1
-        new = {"keys": keys, "entropy": entropy, "seen": state["seen"] + streams.sizes}
-        held, count = (entropy < self._free).flatten(1).sum(1), streams.sum(entered)
-        return Step(torch.stack(answers), new, {"held": held, "entered": count, "stepped": count > 0})
+    def _count(self, sums: Tensor, streams: Streams) -> dict[str, Tensor]:
+        return {"entered": sums}
 
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        """Return logits as if each image arrived now, alone."""
-        pairs = zip(self._encode_views(images, state, streams), streams.index.tolist(), strict=True)
-        return torch.stack([self._serve(views, state["keys"][k], state["entropy"][k])[0] for views, k in pairs])
+    def _describe(self, state: State) -> Mapping[str, Tensor]:
+        return {"held": (state["entropy"] < self._free).flatten(1).sum(1)}
 
     @property
     def _free(self) -> float:
         """The entropy of a free entry: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
 
-    def _serve(self, views: Tensor, keys: Tensor, entropy: Tensor) -> tuple[Tensor, int, int | None, float]:
-        """Return the logits [C] of an image, its class, the entry that it takes in the memory or None, its entropy."""
+    def look(self, views: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, int, int | None, float]]:
+        """Return the logits [C] of an image; its feature, its class, the entry that it takes or None, its entropy."""
+        keys, entropy = row["keys"], row["entropy"]
         p = self.classifier.logits(self.classifier.cosines(views)).softmax(1)
         mean, z = p[0], views[0]
         if len(views) > 1:
@@ -121,7 +108,13 @@ class DMN(ViewMethod):
         read[label] = weights[label] @ own
         read += by_text * text
         dynamic = self.classifier.logits(F.normalize(read, dim=-1) @ z).softmax(0)
-        return (p[0] + self.alpha * dynamic + torch.finfo(p.dtype).tiny).log(), label, place, uncertainty
+        return (p[0] + self.alpha * dynamic + torch.finfo(p.dtype).tiny).log(), (z, label, place, uncertainty)
+
+    def learn(self, found: tuple[Tensor, int, int | None, float], row: State) -> int:
+        z, label, place, uncertainty = found
+        if place is not None:
+            row["keys"][label, place], row["entropy"][label, place] = z, uncertainty
+        return int(place is not None)
 
     def _weigh(self, near: Tensor, held: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights [C, n] of the ``held`` entries, and [C, 1] of the text, by their cosines with an image.

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.bases.views import ViewMethod
 from lmr.core.card import Card, Emission, Preset
 from lmr.core.errors import LmrError
@@ -16,9 +17,8 @@ from lmr.core.functional.gaussians import measure_likelihood
 from lmr.core.functional.select import count_kept, rank_confident
 from lmr.core.log import LOGGER
 from lmr.core.method import UNIT, Ranges
-from lmr.core.prediction import State, Step
+from lmr.core.prediction import State
 from lmr.core.registry import register
-from lmr.core.streams import Streams
 
 _SOURCE = "skylineeeeen/DOTA"
 _START = 0.001  # of every coordinate of a mean
@@ -42,7 +42,6 @@ _VALUES = {  # of the datasets in the authors' configurations, with 64 views whe
     "ucf101": {"eta": 0.4, "rho": 0.02},
 }
 
-
 _CARD = Card(
     source="Han et al. 2025",
     year=2025,
@@ -54,7 +53,7 @@ _CARD = Card(
 
 
 @register("dota", _CARD)
-class DOTA(ViewMethod):
+class DOTA(OrderedMethod, ViewMethod):
     """Gaussians of the classes that every image moves by its zero-shot probabilities, and whose scores join the logits.
 
     A class has a mean m, at first 0.001 in every coordinate, a covariance, at first ``sigma`` times the identity, and a
@@ -122,39 +121,24 @@ class DOTA(ViewMethod):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"means": UNIT, "counts": (0.999, None)}
 
-    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        new, answers = {key: value.clone() for key, value in state.items()}, []
-        with torch.no_grad():
-            for views, k in zip(self._encode_views(images, state, streams), streams.index.tolist(), strict=True):
-                row = {key: value[k] for key, value in new.items()}
-                logits, features, p = self._serve(views, row)
-                answers.append(logits)
-                self._update(row, features, p)
-        new["seen"] += streams.sizes
-        info = {"weight": self._weigh(new["counts"].mean(1)), "stepped": streams.sizes > 0}
-        return Step(torch.stack(answers), new, info)
-
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        """Return logits with the present Gaussians."""
-        pairs = zip(self._encode_views(images, state, streams), streams.index.tolist(), strict=True)
-        return torch.stack(
-            [self._serve(views, {key: value[k] for key, value in state.items()})[0] for views, k in pairs]
-        )
+    def _describe(self, state: State) -> Mapping[str, Tensor]:
+        return {"weight": self._weigh(state["counts"].mean(1))}
 
     def _weigh(self, count: Tensor, views: int = 1) -> Tensor:
         """Return the weight of the Gaussians at a mean count of the classes."""
         return (self.rho * count / views).clamp(max=self.eta)
 
-    def _serve(self, views: Tensor, row: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the logits [C] of an image, and features [n, D] and probabilities [n, C] of the views that count."""
+    def look(self, views: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Return the logits [C] of an image; features [n, D] and probabilities [n, C] of the views that count."""
         logits = self.classifier.logits(self.classifier.cosines(views))
         best = rank_confident(logits)[: count_kept(len(views), self.keep)]
         views, logits = views[best], logits[best]
         gaussian = measure_likelihood(views.mean(0, keepdim=True), row["means"], row["precision"])[0]
-        return logits.mean(0) + self._weigh(row["counts"].mean(), len(views)) * gaussian, views, logits.softmax(1)
+        return logits.mean(0) + self._weigh(row["counts"].mean(), len(views)) * gaussian, (views, logits.softmax(1))
 
-    def _update(self, row: State, features: Tensor, p: Tensor) -> None:
-        """Let features [n, D] join the Gaussians of a stream with the weights p [n, C], in place."""
+    def learn(self, found: tuple[Tensor, Tensor], row: State) -> int:
+        """Let features [n, D] join the Gaussians of a stream with the weights p [n, C]."""
+        features, p = found
         total = row["counts"] + p.sum(0)
         kept = row["counts"] / total
         scaled = (features.unsqueeze(1) - row["means"]) * (p / total).sqrt().unsqueeze(2)
@@ -165,6 +149,7 @@ class DOTA(ViewMethod):
         unit = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
         inverse, failed = torch.linalg.inv_ex((1 - self.epsilon) * mean + self.epsilon * unit)
         row["precision"].copy_(torch.where(failed == 0, inverse, torch.nan))  # then the step is refused
+        return 1
 
 
 def find_physical_memory() -> float:

@@ -8,17 +8,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.bases.prompts import ContextMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy, marginal_entropy
 from lmr.core.method import COUNTS, Ranges
-from lmr.core.prediction import State, Step
+from lmr.core.prediction import State
 from lmr.core.registry import register
 from lmr.core.streams import Streams, choose_rows
 
 _SOURCE = "the benchmark tta-vlm"
-
 
 _CARD = Card(
     label="DynaPrompt",
@@ -33,7 +33,7 @@ _CARD = Card(
 
 
 @register("dynaprompt", _CARD)
-class DynaPrompt(ContextMethod):
+class DynaPrompt(OrderedMethod, ContextMethod):
     """Prompts that are certain of an image, and sensitive to its views, take TPT's step together and stay.
 
     A stream keeps ``prompts`` contexts as differences from the original one, at first 0. Images are served in order,
@@ -76,30 +76,14 @@ class DynaPrompt(ContextMethod):
         if not torch.equal(order.sort(1).values, torch.arange(self.prompts, device=order.device).expand_as(order)):
             raise LmrError("The tensor 'order' of the state does not name every prompt once; the state is damaged.")
 
-    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        features = self._encode_views(images, state, streams)
-        new, answers, selected = {key: value.clone() for key, value in state.items()}, [], []
-        for own, k in zip(features, streams.index.tolist(), strict=True):
-            row, logits, count = self._serve(own, {key: value[k] for key, value in new.items()})
-            for key, value in row.items():
-                new[key][k] = value
-            answers.append(logits)
-            selected.append(count)
-        new["seen"] += streams.sizes
-        counts = torch.tensor(selected, device=features.device)
-        info = {"selected": streams.mean(counts.double()), "stepped": streams.sizes > 0, "seen": new["seen"]}
-        return Step(torch.stack(answers), new, info)
+    def _count(self, sums: Tensor, streams: Streams) -> dict[str, Tensor]:
+        return {"selected": sums.double() / streams.sizes}
 
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        """Return logits as if each image arrived now, alone."""
-        pairs = zip(self._encode_views(images, state, streams), streams.index.tolist(), strict=True)
-        return torch.stack([self._serve(own, {key: value[k] for key, value in state.items()})[1] for own, k in pairs])
+    def _describe(self, state: State) -> Mapping[str, Tensor]:
+        return {"seen": state["seen"]}
 
-    def _serve(self, features: Tensor, row: State) -> tuple[State, Tensor, int]:
-        """Serve one image by the features [V, D] of its views.
-
-        Returns what changes in the state of its stream, its logits [C], and the number of prompts it used.
-        """
+    def look(self, features: Tensor, row: State) -> tuple[Tensor, tuple[State, int]]:
+        """Return the logits [C] of an image; what changes in the state of its stream, and the prompts that it used."""
         moved, uses, order = row["moved"].clone(), row["uses"].clone(), row["order"]
         with torch.no_grad():
             chosen, prototypes = self._choose(features, moved, uses, int(order[0]))
@@ -119,7 +103,13 @@ class DynaPrompt(ContextMethod):
             answer = torch.stack([self._compare(features[0], after[number]) for number in chosen]).mean(0)
         for number in chosen:
             uses[number] += 1
-        return {"moved": stepped, "uses": uses, "order": move_to_back(order, chosen)}, answer, len(chosen)
+        return answer, ({"moved": stepped, "uses": uses, "order": move_to_back(order, chosen)}, len(chosen))
+
+    def learn(self, found: tuple[State, int], row: State) -> int:
+        changes, count = found
+        for key, value in changes.items():
+            row[key].copy_(value)
+        return count
 
     def _choose(self, features: Tensor, moved: Tensor, uses: Tensor, first: int) -> tuple[list[int], list[Tensor]]:
         """Return the prompts for an image, and the prototypes [C, D] of all; may reset ``first``, in place."""

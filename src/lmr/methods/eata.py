@@ -22,7 +22,6 @@ _PAPER = "LMR paper, appendix, Baseline implementation details (ETA)"
 _PORT = "mariodoebler/test-time-adaptation"
 _OFFICIAL = "mr-eggplant/EATA: ImageNet-C"
 
-
 _CARD = Card(
     source="Niu et al. 2022",
     year=2022,

@@ -20,7 +20,6 @@ from lmr.core.streams import Streams
 _SOURCE = "LMR paper, appendix, Baseline implementation details (all benchmarks)"
 _NOBODY, _FAR = -1, -2.0  # a free place in a neighbour list, and its similarity: below every cosine
 
-
 _CARD = Card(
     source="Li et al. 2025",
     year=2025,

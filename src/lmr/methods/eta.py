@@ -8,7 +8,6 @@ from lmr.core.registry import register
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
-
 _CARD = Card(
     source="Niu et al. 2022",
     year=2022,

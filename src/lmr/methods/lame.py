@@ -15,7 +15,6 @@ from lmr.core.registry import register
 _SOURCE = "fiveai/LAME, its default configuration"
 _TOLERANCE = 1e-8  # relative change of the energy that ends the iterations
 
-
 _CARD = Card(
     source="Boudiaf et al. 2022",
     year=2022,

@@ -22,7 +22,6 @@ from lmr.core.streams import Streams
 
 _SOURCE = "the authors' released code"
 
-
 _CARD = Card(
     source="Zhang et al. 2022",
     year=2022,

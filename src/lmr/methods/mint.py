@@ -18,7 +18,6 @@ from lmr.core.streams import Streams
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
-
 _CARD = Card(
     source="Bao et al. 2025",
     year=2025,

@@ -20,7 +20,6 @@ from lmr.core.streams import Streams
 _SOURCE = "cfuchs2023/OGA: all datasets"
 _FEW = 4  # entries per dimension up to which the covariance is shrunk
 
-
 _CARD = Card(
     source="Fuchs et al. 2025",
     year=2025,

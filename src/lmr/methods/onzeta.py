@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.card import Card, Preset, Scores
 from lmr.core.errors import LmrError
-from lmr.core.method import COUNTS, UNIT, Method, Ranges
-from lmr.core.prediction import State, Step
+from lmr.core.method import COUNTS, UNIT, Ranges
+from lmr.core.prediction import State
 from lmr.core.registry import register
-from lmr.core.streams import Streams
 
 _SOURCE = "idstcv/OnZeta: ImageNet, with seven templates"
 _PORT = "the port tta-vlm"
 _LENGTH = 10_000  # of a stream whose length is not known
-
 
 _CARD = Card(
     label="OnZeta",
@@ -35,7 +34,7 @@ _CARD = Card(
 
 
 @register("onzeta", _CARD)
-class OnZeta(Method):
+class OnZeta(OrderedMethod):
     """Labels of the text, balanced over the stream, and proxies of the classes among image features that learn them.
 
     Image number i of a stream has q, the softmax of z t / ``tau_text`` + r, and v, the softmax of z w / ``tau_image``.
@@ -80,38 +79,23 @@ class OnZeta(Method):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"proxies": UNIT, "multipliers": (0, None), "seen": COUNTS}
 
-    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        new, answers = {key: value.clone() for key, value in state.items()}, []
-        with torch.no_grad():
-            for z, k in zip(self.classifier.features(images), streams.index.tolist(), strict=True):
-                row = {key: value[k] for key, value in new.items()}
-                logits, text, image = self._answer_image(z, row)
-                answers.append(logits)
-                self._update(row, z, text.exp(), image.exp())
-        info = {"multiplier": new["multipliers"].mean(1), "seen": new["seen"], "stepped": streams.sizes > 0}
-        return Step(torch.stack(answers), new, info)
+    def _describe(self, state: State) -> Mapping[str, Tensor]:
+        return {"multiplier": state["multipliers"].mean(1), "seen": state["seen"]}
 
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        """Return logits as if each image arrived now, alone."""
-        pairs = zip(self.classifier.features(images), streams.index.tolist(), strict=True)
-        rows = [self._answer_image(z, {key: value[k] for key, value in state.items()})[0] for z, k in pairs]
-        return torch.stack(rows)
-
-    def _answer_image(self, z: Tensor, row: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the logarithms [C] of the answer to a unit feature [D], of the text's labels and of the proxies'."""
+    def look(self, z: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, ...]]:
         text = (self.classifier.prototypes @ z / self.tau_text + row["multipliers"]).log_softmax(0)
         image = (row["proxies"] @ z / self.tau_image).log_softmax(0)
         number = int(row["seen"]) + 1
         share = self.beta * math.sqrt(number / max(number, self.length or _LENGTH))
-        return torch.logaddexp(image + _log(share), text + _log(1 - share)), text, image
+        return torch.logaddexp(image + _log(share), text + _log(1 - share)), (z, text.exp(), image.exp())
 
-    def _update(self, row: State, z: Tensor, text: Tensor, image: Tensor) -> None:
-        """Move multipliers and proxies of a stream after an image, in place."""
-        row["seen"] += 1
-        rate = 1 / math.sqrt(int(row["seen"]))
+    def learn(self, found: tuple[Tensor, ...], row: State) -> int:
+        z, text, image = found
+        rate = 1 / math.sqrt(int(row["seen"]) + 1)
         row["multipliers"].sub_(self.cr * rate * (text - self.alpha / len(text))).clamp_(min=0)
         moved = row["proxies"] - torch.outer(self.cw * rate / self.tau_image * (image - text), z)
         row["proxies"].copy_(F.normalize(moved, dim=1))
+        return 1
 
 
 def _log(share: float) -> float:

@@ -14,7 +14,6 @@ from lmr.core.registry import register
 
 _SOURCE = "the authors' scripts"
 
-
 _CARD = Card(
     label="O-TPT",
     source="Sharifdeen et al. 2025",

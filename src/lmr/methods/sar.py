@@ -22,7 +22,6 @@ _KEPT = 0.9  # weight of the old running loss
 _SOURCE = "mr-eggplant/SAR: ViT, learning rate 0.001 for 64 images"
 _PORT = "mariodoebler/test-time-adaptation: ViT, learning rate 0.001 whatever the batch"
 
-
 _CARD = Card(
     source="Niu et al. 2023",
     year=2023,

@@ -17,7 +17,6 @@ _SOURCE = "MaxZanella/StatA: all datasets"
 _SCALE = 1 / 50  # of the Gaussian log-likelihood, a constant of the authors' code
 _INNER = 5  # updates of the assignments in a round
 
-
 _CARD = Card(
     label="StatA",
     source="Zanella et al. 2025",

@@ -8,16 +8,15 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
-from lmr.core.method import UNIT, Method, Ranges
-from lmr.core.prediction import State, Step
+from lmr.core.method import UNIT, Ranges
+from lmr.core.prediction import State
 from lmr.core.registry import register
-from lmr.core.streams import Streams
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details (TDA's official ImageNet values)"
-
 
 _CARD = Card(
     source="Karmanov et al. 2024",
@@ -28,7 +27,7 @@ _CARD = Card(
 
 
 @register("tda", _CARD)
-class TDA(Method):
+class TDA(OrderedMethod):
     """Caches of certain and of uncertain features: the first pull an image to their class, the second push it away.
 
     Every image enters the positive cache of its zero-shot class, and the negative one if its entropy is in a window;
@@ -78,31 +77,17 @@ class TDA(Method):
         own |= {f"{sign}_entropy": (0, None) for sign in ("pos", "neg")}
         return super().ranges(state) | own | {"neg_mask": (0, 1)}
 
-    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        new, answers = {key: value.clone() for key, value in state.items()}, []
-        with torch.no_grad():
-            for feature, k in zip(self.classifier.features(images), streams.index.tolist(), strict=True):
-                logits, label, changed = self._serve(feature, {key: value[k] for key, value in new.items()})
-                answers.append(logits)
-                for key, entries in changed.items():
-                    new[key][k, label] = entries
-        info = {"stepped": streams.sizes > 0}
-        for word, sign in (("positive", "pos"), ("negative", "neg")):
-            info[word] = (new[f"{sign}_entropy"] < self._free).flatten(1).sum(1)
-        return Step(torch.stack(answers), new, info)
-
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        """Return logits as if each image arrived now, alone."""
-        pairs = zip(self.classifier.features(images), streams.index.tolist(), strict=True)
-        return torch.stack([self._serve(z, {key: value[k] for key, value in state.items()})[0] for z, k in pairs])
+    def _describe(self, state: State) -> Mapping[str, Tensor]:
+        signs = {"positive": "pos", "negative": "neg"}
+        return {word: (state[f"{sign}_entropy"] < self._free).flatten(1).sum(1) for word, sign in signs.items()}
 
     @property
     def _free(self) -> float:
         """The entropy of a free entry: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
 
-    def _serve(self, z: Tensor, cache: State) -> tuple[Tensor, int, dict[str, Tensor]]:
-        """Return the logits [C] of a unit feature [D], its zero-shot class, and the changed entries of that class."""
+    def look(self, z: Tensor, cache: State) -> tuple[Tensor, tuple[int, State]]:
+        """Return the logits [C] of a unit feature [D]; its zero-shot class and the changed entries of that class."""
         logits = self.classifier.logits(self.classifier.cosines(z.unsqueeze(0)))
         label, p, h = int(logits.argmax(1)), logits.softmax(1)[0], entropy(logits)
         changed = _insert(cache, "pos", label, {"keys": z, "entropy": h[0]})
@@ -113,7 +98,13 @@ class TDA(Method):
         weights = self._weigh(cache, "neg", z, self.neg_alpha, self.neg_beta, label, changed)
         push = weights[label] @ changed.get("neg_mask", cache["neg_mask"][label])
         weights[label] = 0
-        return logits[0] + pull - (push + weights.flatten() @ cache["neg_mask"].flatten(0, 1)), label, changed
+        return logits[0] + pull - (push + weights.flatten() @ cache["neg_mask"].flatten(0, 1)), (label, changed)
+
+    def learn(self, found: tuple[int, State], cache: State) -> int:
+        label, changed = found
+        for key, entries in changed.items():
+            cache[key][label] = entries
+        return 1
 
     def _weigh(
         self,

@@ -11,7 +11,6 @@ from lmr.core.registry import register
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details"
 
-
 _CARD = Card(
     source="Wang et al. 2021",
     year=2021,

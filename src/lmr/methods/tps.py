@@ -18,7 +18,6 @@ from lmr.core.streams import Streams
 
 _SOURCE = "elaine-sui/TPS: the ImageNet family, views without AugMix"
 
-
 _CARD = Card(
     source="Sui et al. 2025",
     year=2025,

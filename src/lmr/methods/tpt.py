@@ -11,7 +11,6 @@ from lmr.core.registry import register
 
 _SOURCE = "the authors' released code"
 
-
 _CARD = Card(
     source="Shu et al. 2022",
     year=2022,

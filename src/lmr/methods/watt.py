@@ -28,7 +28,6 @@ TEMPLATES = (
 )
 _SOURCE = "Mehrdad-Noori/WATT: WATT-S"
 
-
 _CARD = Card(
     source="Osowiechi et al. 2024",
     year=2024,

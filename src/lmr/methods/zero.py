@@ -15,7 +15,6 @@ from lmr.core.streams import Streams
 
 _SOURCE = "the authors' released code"
 
-
 _CARD = Card(
     source="Farina et al. 2024",
     year=2024,

@@ -22,7 +22,7 @@ from PIL import Image
 
 import lmr
 from lmr.apps.predict.options import PredictOptions
-from lmr.apps.predict.results import ImageAnswer, StandardOutput
+from lmr.apps.predict.results import ImageAnswer, print_answers
 from lmr.apps.predict.run import predict_images as predict_default
 from lmr.cli import main
 from lmr.core.spec import parse_spec
@@ -250,11 +250,11 @@ def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.M
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     sys.stdout.write("first ")
-    StandardOutput().append([answer])
+    print_answers([answer])
     expected = '{"path": "größe.png", "label": "日本", "probability": 0.5, "known": null, "top": [["日本", 0.5]]}\n'
     assert raw.getvalue().decode() == "first " + expected
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    StandardOutput().append([answer])
+    print_answers([answer])
     assert sys.stdout.getvalue() == expected  # type: ignore[attr-defined]
 
 

@@ -81,23 +81,23 @@ def examine(model: str | Backbone = DEFAULT_MODEL, options: DoctorOptions | None
         raise LmrError(f"To compare with the published accuracy on {dataset!r}, give its images with --data.")
     prompts = choose_prompts(options.templates, options.prompts)
     names = None if options.labels is None else read_names(options.labels)
-    labelled = None if options.data is None else open_labelled("data", Path(options.data), names)
+    labelled: Dataset | None = None
+    if options.data is not None:
+        labelled = open_labelled("data", Path(options.data), names)
     backbone = model if isinstance(model, Backbone) else options.load(model)
     texts = choose_texts(backbone, list(names.values()) if isinstance(names, Mapping) else names)
     checks = run_checks(backbone, texts, draw_images())
-    accuracy = None
+    accuracy, images_of = None, ""
+    if labelled is None and backbone.model_facts.format is ModelFormat.PHOTO:
+        labelled = Photographs()  # images of its own kind come with the package
+        images_of = labelled.protocol["images"]
     if labelled is not None:
         classifier = make_classifier(backbone, labelled.classes, prompts)
         accuracy = measure_accuracy(classifier, backbone.preprocess, labelled, batch_size, images)
         if accuracy.images == 0:
             raise LmrError(f"None of the {accuracy.unreadable} images can be read; the first: {accuracy.first_error}")
         published = None if dataset is None else find_published_accuracy(backbone.name, dataset)
-        accuracy = replace(accuracy, prompts=prompts, dataset=dataset, published=published)
-    elif backbone.model_facts.format is ModelFormat.PHOTO:  # images of its own kind come with the package
-        own = Photographs()
-        classifier = make_classifier(backbone, own.classes, prompts)
-        accuracy = measure_accuracy(classifier, backbone.preprocess, own, batch_size, images)
-        accuracy = replace(accuracy, prompts=prompts, images_of=own.protocol["images"])
+        accuracy = replace(accuracy, prompts=prompts, dataset=dataset, published=published, images_of=images_of)
     return DoctorReport(describe_model(backbone, texts), tuple(checks), accuracy)
 
 
@@ -241,13 +241,11 @@ def measure_accuracy(
     """
     labels = dataset.labels(CLEAN)
     places = choose_places(len(labels), len(labels) if images is None else images)
-    right = counted = unreadable = 0
-    first_error = ""
+    right, counted, unreadable, first_error = 0, 0, 0, ""
     with show_progress("measuring the accuracy", len(places), delay=1.0) as bar:
         for first in range(0, len(places), batch_size):
             part = places[first : first + batch_size]
-            inputs: list[Tensor] = []
-            wanted: list[int] = []
+            inputs, wanted = list[Tensor](), list[int]()
             for place in part:
                 try:
                     (pixels,) = dataset.read(CLEAN, 0, [place])
@@ -257,7 +255,9 @@ def measure_accuracy(
                     unreadable += 1
                     first_error = first_error or str(error)
             if inputs:
-                right += _count_right(classifier, torch.stack(inputs), torch.tensor(wanted))
+                with torch.no_grad():
+                    answers = classifier(torch.stack(inputs).to(classifier.device, classifier.dtype)).argmax(1)
+                right += int((answers.cpu() == torch.tensor(wanted)).sum())
                 counted += len(inputs)
             bar.advance(len(part))
     return Accuracy(right, counted, unreadable, classifier.classes, first_error=first_error)
@@ -267,9 +267,3 @@ def choose_places(total: int, count: int) -> list[int]:
     """Return ``count`` of the indices below ``total``, drawn at random, always the same, and sorted; all if fewer."""
     chosen: list[int] = np.sort(np.random.default_rng(0).permutation(total)[:count]).tolist()
     return chosen
-
-
-def _count_right(classifier: ZeroShot, images: Tensor, labels: Tensor) -> int:
-    with torch.no_grad():
-        answers = classifier(images.to(classifier.device, classifier.dtype)).argmax(1)
-    return int((answers.cpu() == labels).sum())

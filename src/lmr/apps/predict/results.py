@@ -10,10 +10,10 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from lmr.apps.options import AnyPath
 from lmr.core.errors import LmrError
@@ -62,25 +62,22 @@ class FinishedLine(NamedTuple):
     label: str | None
 
 
-class StandardOutput:
-    """JSON lines on standard output, in UTF-8 whatever the terminal's own encoding."""
-
-    def append(self, answers: Sequence[ImageAnswer]) -> None:
-        """Print one line per answer and flush, so that the next program in the pipe can begin."""
-        content = b"".join(map(format_json, answers))
-        if sys.stdout is None:
-            raise LmrError("There is no standard output to write to; give a file with --out.")
-        try:
-            if hasattr(sys.stdout, "buffer"):
-                sys.stdout.flush()
-                _write_all(sys.stdout.buffer, content)
-            else:  # a notebook's output takes text only
-                sys.stdout.write(content.decode())
+def print_answers(answers: Sequence[ImageAnswer]) -> None:
+    """Print a line of JSON per answer, in UTF-8, and flush, so that the next program in the pipe can begin."""
+    content = b"".join(map(format_json, answers))
+    if sys.stdout is None:
+        raise LmrError("There is no standard output to write to; give a file with --out.")
+    try:
+        if hasattr(sys.stdout, "buffer"):
             sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise LmrError(f"Cannot write to standard output: {error.strerror or error}; use --out.") from error
+            _write_all(sys.stdout.buffer, content)
+        else:  # a notebook's output takes text only
+            sys.stdout.write(content.decode())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise LmrError(f"Cannot write to standard output: {error.strerror or error}; use --out.") from error
 
 
 class ResultFile:
@@ -128,27 +125,36 @@ class ResultFile:
                 f"{str(self.path)!r} has {size} bytes, but {offset} were finished when the run ended: the file was cut "
                 "or replaced. Restore it to resume, or start again with --overwrite."
             )
-        read = hashlib.sha256()
-        for line in self._read_lines(offset):
-            read.update(line)
+        content = self._read(offset)
+        read = hashlib.sha256(content)
         if read.hexdigest() != digest:
             raise LmrError(
                 f"{str(self.path)!r} has changed since the run ended: the file was edited or replaced. Restore it to "
                 "resume, or start again with --overwrite."
             )
         self.offset, self._hash = offset, read
-        return self._parse(offset)
+        return self._parse(content)
 
     def read_all(self) -> list[FinishedLine]:
         """Return the lines of a complete file."""
-        return self._parse(self.path.stat().st_size)
+        return self._parse(self._read(-1))
 
-    def _parse(self, offset: int) -> list[FinishedLine]:
-        texts = (line.decode("utf-8", _FILE_NAME_ERRORS) for line in self._read_lines(offset))
+    def _read(self, size: int) -> bytes:
+        """Return the first ``size`` bytes; all of them for -1."""
+        if size == 0:  # there need not be a file
+            return b""
+        with open(self.path, "rb") as file:
+            return file.read(size)
+
+    def _parse(self, content: bytes) -> list[FinishedLine]:
+        text = content.decode("utf-8", _FILE_NAME_ERRORS)
         if not self.is_csv:
-            records = map(json.loads, texts)
-            return [FinishedLine(line["path"], line.get("frame"), _read_label(line)) for line in records]
-        rows = csv.DictReader(texts)
+            records = [json.loads(line) for line in text.split("\n") if line]
+            return [
+                FinishedLine(line["path"], line.get("frame"), None if "error" in line else line["label"] or UNKNOWN)
+                for line in records
+            ]
+        rows = csv.DictReader(io.StringIO(text, newline=""))
         names = rows.fieldnames
         if names is not None:  # there is a header: it decides for the lines that follow
             if self.frames and "frame" not in names:
@@ -205,14 +211,6 @@ class ResultFile:
         if self._created and self.is_empty:
             self.path.unlink(missing_ok=True)
 
-    def _read_lines(self, offset: int) -> Iterator[bytes]:
-        if offset == 0:
-            return
-        with open(self.path, "rb") as file:
-            while offset > 0 and (line := file.readline(offset)):
-                offset -= len(line)
-                yield line
-
 
 def format_json(answer: ImageAnswer) -> bytes:
     """Return one line of JSON. Only a file name that is not valid text is escaped."""
@@ -228,11 +226,6 @@ def format_json(answer: ImageAnswer) -> bytes:
         return json.dumps(record, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(record).encode() + b"\n"
-
-
-def _read_label(record: Mapping[str, Any]) -> str | None:
-    """Return the label of a line of JSON as in ``FinishedLine``."""
-    return None if "error" in record else record["label"] or UNKNOWN
 
 
 def format_csv(answer: ImageAnswer, columns: int, frames: bool = False) -> bytes:
@@ -289,16 +282,10 @@ class RunTally:
 
     def add(self, other: RunTally) -> None:
         """Add the tally of another run."""
-        self.images += other.images
-        self.causes += other.causes
-        self.watches += other.watches
-        self.first_error = self.first_error or other.first_error
-        self.suited = self.suited or other.suited
-        self.rests = self.rests or other.rests
-        self.adapted += other.adapted
-        self.drifted += other.drifted
-        self.compared += other.compared
-        self.differing += other.differing
+        for key in ("images", "causes", "watches", "adapted", "drifted", "compared", "differing"):
+            setattr(self, key, getattr(self, key) + getattr(other, key))
+        for key in ("first_error", "suited", "rests"):
+            setattr(self, key, getattr(self, key) or getattr(other, key))
 
 
 @dataclass(frozen=True)
@@ -333,20 +320,6 @@ class PredictSummary:
         return {label: count for label, count in self.answers.items() if label is not None}
 
     @property
-    def speed(self) -> float:
-        """Images per second of this run."""
-        return self.tally.images / max(self.seconds, 1e-9)
-
-    @property
-    def most_predicted(self) -> tuple[str, float] | None:
-        """The class predicted most and its share of the labels; a share near 1 may mean that adaptation collapsed."""
-        counts = {label: count for label, count in self.counts.items() if label != UNKNOWN}
-        if not counts:
-            return None
-        label = max(counts, key=counts.__getitem__)
-        return label, counts[label] / sum(counts.values())
-
-    @property
     def complaint(self) -> str | None:
         """An error message if every image of this run or of the whole output failed, otherwise None.
 
@@ -376,9 +349,9 @@ class PredictSummary:
             )
         if tally.adapted == answered:
             return f"Adapted on all {answered} images."
-        since = (
-            f" of {tally.drifted} streams" if tally.first_adapted is None else f", from image {tally.first_adapted} on"
-        )
+        since = f" of {tally.drifted} streams"
+        if tally.first_adapted is not None:
+            since = f", from image {tally.first_adapted} on"
         return f"Adapted on {tally.adapted} of {answered} images, after a change{since}."
 
     @property
@@ -395,7 +368,7 @@ class PredictSummary:
 
     def _advise(self) -> str:
         """Return what to try when every image failed, by the most frequent cause."""
-        cause = max(self.tally.causes, key=self.tally.causes.__getitem__, default=ErrorCause.UNREADABLE)
+        ((cause, _),) = self.tally.causes.most_common(1) or [(ErrorCause.UNREADABLE, 0)]
         if cause is ErrorCause.UNREADABLE:
             return "Check that the files are complete images."
         if cause is ErrorCause.NOT_FINITE and self.state is not None:
@@ -403,14 +376,16 @@ class PredictSummary:
         return "Check the model with 'lmr doctor'."
 
     def __str__(self) -> str:
-        parts = [f"{self.images} images", f"{self.errors} with an error", f"{self.speed:.1f} images/s"]
-        if self.earlier:
-            parts[0] += f" ({self.earlier} of them finished earlier)"
-        if self.most_predicted is not None:
-            label, share = self.most_predicted
-            parts.append(f"most predicted {label!r} ({share:.1%})")
-        parts[1:1] = [f"{self.answers[UNKNOWN]} unknown"] if self.answers[UNKNOWN] else []
-        parts += [self.tally.suited] if self.tally.suited else []
-        parts.append(f"results in {self.out}" if self.out else "results on standard output")
-        parts += [f"state in {self.state}"] if self.state else []
-        return ", ".join(parts) + (f". {self.watch}" if self.watch else "")
+        known = Counter({label: count for label, count in self.counts.items() if label != UNKNOWN})
+        most = "".join(f"most predicted {label!r} ({n / known.total():.1%})" for label, n in known.most_common(1))
+        parts = [
+            f"{self.images} images" + (f" ({self.earlier} of them finished earlier)" if self.earlier else ""),
+            f"{self.answers[UNKNOWN]} unknown" if self.answers[UNKNOWN] else "",
+            f"{self.errors} with an error",
+            f"{self.tally.images / max(self.seconds, 1e-9):.1f} images/s",
+            most,  # a share near 1 may mean that adaptation collapsed
+            self.tally.suited,
+            f"results in {self.out}" if self.out else "results on standard output",
+            f"state in {self.state}" if self.state else "",
+        ]
+        return ", ".join(filter(None, parts)) + (f". {self.watch}" if self.watch else "")

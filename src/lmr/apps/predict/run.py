@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from lmr.apps.model_options import create_suited, describe_suited, explain_other
 from lmr.apps.options import AnyPath
 from lmr.apps.predict.budget import choose_switch
 from lmr.apps.predict.options import PredictOptions
-from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, ResultFile, RunTally, StandardOutput
+from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, ResultFile, RunTally, print_answers
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, sync_folder
@@ -48,13 +48,6 @@ from lmr.watch.watched import Watched
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-
-class Results(Protocol):
-    """A place that takes the answers of one batch after the other."""
-
-    def append(self, answers: Sequence[ImageAnswer], /) -> None:
-        """Take the answers of a batch."""
 
 
 Prepared = tuple[ImagePlace, Tensor | ImageAnswer]  # an input of the model, or the error that it has instead
@@ -75,32 +68,30 @@ def predict_images(sources: AnyPath | Sequence[AnyPath], options: PredictOptions
     options = options.resolve()
     sources = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     out, state, progress = options.out, options.state, options.state_path
-    for option, path in (("--out", out), ("--state", state), ("--state", progress)):
+    for option, path in (("--out", out), ("--state", progress if state is None else state)):
         if path is not None:
             check_path(option, path)
     output = None if out is None else ResultFile(out, options.top)
     check_sources(sources, {"--out": out, "--state": progress}, options.column)
     if out is not None and progress is not None and os.path.abspath(progress) == os.path.abspath(out):
         raise LmrError(f"--state and --out are both {os.fspath(out)!r}; give them different names.")
+    busy_state = (
+        f"Another run is using the state {os.fspath(state or '')!r}; wait for it, or give another --state. Two runs on "
+        "one state would lose what one of them learns."
+    )
     with contextlib.ExitStack() as held:
         if output is not None:
             held.enter_context(hold_path(output.path, explain_busy(output.path)))
             held.callback(output.close)
         if progress is not None:
-            held.enter_context(hold_path(progress, _explain_busy_state(out, state)))
+            held.enter_context(hold_path(progress, explain_busy(out) if out and state is None else busy_state))
         _check_files(output, progress, options)
         images = list_sources(sources, options.column)
         videos = check_images(images, options.every)
         if output is not None:
             output.frames = videos
         run = Labeller(options).prepare(output, progress)
-        finished: Collection[PlaceKey] = ()
-        if options.resume and progress is not None and progress.exists():
-            finished = run.recover()
-        else:
-            if state is not None and os.path.exists(state):
-                _check_unfinished(run.load_state(Path(state), adopt=options.adopt), output)
-            run.begin()
+        finished = run.start(None if state is None else Path(state), options.resume)
         start = time.perf_counter()
         run.label(images, finished, "--resume instead of --overwrite" if options.overwrite else "--resume")
         seconds = time.perf_counter() - start
@@ -129,10 +120,10 @@ class Labeller:
         """Return a run that has not begun; ``title`` is the name that its progress gives to the output."""
         unknown = check_unknown(self.options.unknown)
         method = create_suited(self.options.method, self.classifier, unknown=unknown, **self._switch)
-        suited, watch = describe_suited(self.options.method, method), self.options.watch_settings
+        watch = self.options.watch_settings
         watched = method if watch is None else Watched(method, watch)
-        run = PredictRun(watched, self.backbone.preprocess, self.options, output, progress)
-        run.tally.suited, run.title = suited, title
+        run = PredictRun(watched, self.backbone.preprocess, self.options, output, progress, title)
+        run.tally.suited = describe_suited(self.options.method, method)
         run.tally.rests = method.phases() is not None
         return run
 
@@ -147,20 +138,42 @@ class PredictRun:
         options: PredictOptions,
         output: ResultFile | None,
         progress: Path | None,
+        title: str | None = None,
     ) -> None:
         self.method, self.preprocess, self.options = method, preprocess, options
         self.output, self.progress = output, progress
+        self.name = title or ("" if output is None else os.path.abspath(output.path))  # of the output, in the progress
         self.answers: Counter[str | None] = Counter()  # labels in the whole output; None is an error
         self.tally = RunTally()  # of this run
         self.saved = 0  # images that are saved on the disk
         self.finished = False
-        self.title: str | None = None  # the name of the output in the progress; its path if there is no title
         self.after_save: Callable[[], None] = lambda: None  # an exception from it ends the run after a whole batch
 
     @property
     def images(self) -> int:
         """The number of images in the output, earlier runs included."""
         return self.answers.total()
+
+    def start(self, earlier: Path | None, resume: bool) -> Collection[PlaceKey]:
+        """Continue from the saved progress, or begin, with the state of an earlier run if there is one.
+
+        Returns the images that are finished.
+        """
+        if resume and self.progress is not None and self.progress.exists():
+            return self.recover()
+        if earlier is not None and earlier.exists():
+            self._check_unfinished(self.load_state(earlier, adopt=self.options.adopt))
+        self.begin()
+        return ()
+
+    def _check_unfinished(self, notes: Mapping[str, str]) -> None:
+        """Refuse a state that an interrupted run with another output still needs for its --resume."""
+        other = notes.get("out", "")
+        if notes.get("finished") == "no" and self.name != other and os.path.exists(other):
+            raise LmrError(
+                f"The state belongs to the run that writes {other!r}, which is not finished; resume that run first, or "
+                "copy the state file and give the copy."
+            )
 
     def begin(self) -> None:
         """Save the progress, then empty the output: a run that is killed in between or later can be resumed."""
@@ -200,11 +213,11 @@ class PredictRun:
         assert self.output is not None
         assert self.progress is not None
         notes = self.load_state(self.progress)
-        where, own = notes.get("out"), self._name_output(self.output)
-        if where != own:
+        if (where := notes.get("out")) != self.name:
             about = f"the output {where!r}" if where else "no output"
             raise LmrError(
-                f"{str(self.progress)!r} holds the progress of {about}, not of {own!r}; to start that, omit --resume."
+                f"{str(self.progress)!r} holds the progress of {about}, not of {self.name!r}; to start that, omit "
+                "--resume."
             )
         for key, now in self._note_settings().items():
             noted = notes.get(key, now if key == "every" else None)  # a run without videos does not note it
@@ -230,15 +243,15 @@ class PredictRun:
         images: Sequence[ListedImage],
         finished: Collection[PlaceKey] = (),
         flag: str | None = None,
-        results: Results | None = None,
+        take: Callable[[Sequence[ImageAnswer]], object] | None = None,
     ) -> None:
         """Label all images that are not finished, batch by batch, while threads decode those of the next batches.
 
-        If this ends early, the error message says how to resume with ``flag``; None: it does not. The answers of each
-        batch go to ``results``, by default to the output.
+        If this ends early, the error message says how to resume with ``flag``; None: it does not. ``take`` gets the
+        answers of each batch; by default they are written to the output.
         """
-        results = (self.output or StandardOutput()) if results is None else results
-        shown = _is_terminal(sys.stderr) and not (isinstance(results, StandardOutput) and _is_terminal(sys.stdout))
+        take = take or (print_answers if self.output is None else self.output.append)
+        shown = _is_terminal(sys.stderr) and not (take is print_answers and _is_terminal(sys.stdout))
         self.finished, ended, size = False, threading.Event(), self.options.batch_size
         left = None  # the number of frames of a video is not known
         if not any(map(has_frames, images)):
@@ -250,7 +263,7 @@ class PredictRun:
             with show_progress("labelling", total, done=self.images, shown=shown) as bar, ahead as prepared:
                 while batch := list(islice(prepared, size)):
                     answers = self.answer(batch)
-                    results.append(answers)
+                    take(answers)
                     self._count(answers)
                     self.finished = not prepared.has_more()
                     self.save()
@@ -277,45 +290,43 @@ class PredictRun:
 
     def answer(self, batch: Sequence[Prepared]) -> list[ImageAnswer]:
         """Adapt on the readable images of the batch and return one answer per image; the others have an error."""
+        places = [place for place, found in batch if isinstance(found, Tensor)]
         inputs = [found for _, found in batch if isinstance(found, Tensor)]
-        best = iter(self._step(torch.stack(inputs)) if inputs else ())
+        answers = iter(self._step(places, torch.stack(inputs)) if inputs else ())
         if self.tally.adapted and self.tally.first_adapted is None:
-            places = [place for place, (_, found) in enumerate(batch, self.images + 1) if isinstance(found, Tensor)]
-            self.tally.first_adapted = places[-self.tally.adapted]
-        answers = []
-        for place, found in batch:
-            if isinstance(found, ImageAnswer):
-                answers.append(found)
-                continue
-            top, facts = next(best)
-            if all(math.isfinite(share) for _, share in top):
-                answers.append(ImageAnswer(str(place.path), top, frame=place.frame, time=place.time, **facts))
-            else:
-                problem = f"The model's answer to {place} is not a finite number."
-                answers.append(_make_error(place, problem, ErrorCause.NOT_FINITE))
-        return answers
+            numbers = [number for number, (_, found) in enumerate(batch, self.images + 1) if isinstance(found, Tensor)]
+            self.tally.first_adapted = numbers[-self.tally.adapted]
+        return [found if isinstance(found, ImageAnswer) else next(answers) for _, found in batch]
 
-    def _step(self, images: Tensor) -> list[tuple[list[tuple[str, float]], dict[str, Any]]]:
-        """Adapt on a batch; return the best classes of each image with their probabilities, and other facts."""
+    def _step(self, places: Sequence[ImagePlace], images: Tensor) -> list[ImageAnswer]:
+        """Adapt on a batch and return the answer to each image."""
         classifier = self.method.classifier
         images = images.to(classifier.device, classifier.dtype)
         prediction = self.method.step(images)
         frozen = self._compare(images, prediction)
         self.tally.adapted += prediction.info.get("adapted", 0)
         order = prediction.logits.sort(dim=1, descending=True, stable=True).indices[:, : self.options.top]
-        shares = prediction.probabilities.gather(1, order)
-        best = (
-            [(classifier.names[c], round(p, 6)) for c, p in zip(row, values, strict=True)]
-            for row, values in zip(order.tolist(), shares.tolist(), strict=True)
-        )
-        known = [round(score, 6) for score in prediction.known.tolist()]
-        unknown = [False] * len(known) if prediction.unknown is None else prediction.unknown.tolist()
-        plain = [classifier.names[frozen[k]] if k in frozen else None for k in range(len(known))]
-        facts = zip(plain, known, unknown, strict=True)
-        return [
-            (top, {"frozen": name, "known": score, "unknown": none})
-            for top, (name, score, none) in zip(best, facts, strict=True)
-        ]
+        shares = prediction.probabilities.gather(1, order).tolist()
+        known = prediction.known.tolist()
+        unknown = [False] * len(places) if prediction.unknown is None else prediction.unknown.tolist()
+        answers = []
+        for k, (place, classes) in enumerate(zip(places, order.tolist(), strict=True)):
+            if not all(map(math.isfinite, shares[k])):
+                problem = f"The model's answer to {place} is not a finite number."
+                answers.append(_make_error(place, problem, ErrorCause.NOT_FINITE))
+                continue
+            answers.append(
+                ImageAnswer(
+                    str(place.path),
+                    [(classifier.names[c], round(share, 6)) for c, share in zip(classes, shares[k], strict=True)],
+                    frame=place.frame,
+                    time=place.time,
+                    frozen=classifier.names[frozen[k]] if k in frozen else None,
+                    known=round(known[k], 6),
+                    unknown=unknown[k],
+                )
+            )
+        return answers
 
     def _compare(self, images: Tensor, prediction: Prediction) -> dict[int, int]:
         """Return the frozen model's label at some places of a batch: where the watch compared, or one image in eight.
@@ -357,9 +368,8 @@ class PredictRun:
             notes[TEMPLATES_NOTE] = json.dumps(list(self.options.templates))
         if self.output is None:
             return notes
-        where = {"out": self._name_output(self.output), "offset": str(self.output.offset)}
-        where["finished"] = "yes" if self.finished else "no"
-        return notes | where | {"digest": self.output.digest}
+        notes |= {"out": self.name, "offset": str(self.output.offset), "digest": self.output.digest}
+        return notes | {"finished": "yes" if self.finished else "no"}
 
     def _note_settings(self) -> dict[str, str]:
         """Return the settings that a resumed run must share, except those that the state itself checks."""
@@ -375,9 +385,6 @@ class PredictRun:
     def describe_watch(self) -> str | None:
         """Return the events that the watch has reported, if there is one."""
         return self.method.describe_events() if isinstance(self.method, Watched) else None
-
-    def _name_output(self, output: ResultFile) -> str:
-        return self.title or os.path.abspath(output.path)
 
     def _explain_resuming(self, flag: str | None) -> str:
         if self.output is None or flag is None:
@@ -460,15 +467,6 @@ def explain_busy(out: AnyPath) -> str:
     return f"Another run is writing {os.fspath(out)!r}; wait for it, or give another --out."
 
 
-def _explain_busy_state(out: AnyPath | None, state: AnyPath | None) -> str:
-    if state is None and out is not None:
-        return explain_busy(out)
-    return (
-        f"Another run is using the state {os.fspath(state or '')!r}; wait for it, or give another --state. "
-        "Two runs on one state would lose what one of them learns."
-    )
-
-
 def _check_files(output: ResultFile | None, progress: Path | None, options: PredictOptions) -> None:
     """Refuse options that would lose or mix up results; changes nothing."""
     if output is None:
@@ -484,15 +482,4 @@ def _check_files(output: ResultFile | None, progress: Path | None, options: Pred
     if not output.is_empty and not options.resume and not options.overwrite:
         raise LmrError(
             f"{name!r} exists; continue it with --resume, replace it with --overwrite, or give another --out."
-        )
-
-
-def _check_unfinished(notes: Mapping[str, str], output: ResultFile | None) -> None:
-    """Refuse a state that an interrupted run with another output still needs for its --resume."""
-    other = notes.get("out", "")
-    same = output is not None and os.path.abspath(output.path) == other
-    if notes.get("finished") == "no" and not same and os.path.exists(other):
-        raise LmrError(
-            f"The state belongs to the run that writes {other!r}, which is not finished; resume that run first, or "
-            "copy the state file and give the copy."
         )

@@ -16,7 +16,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -39,7 +39,7 @@ from lmr.core.files import check_folder, write_atomically
 from lmr.core.foreign_text import make_printable
 from lmr.images.lists import ListedImage, read_column, read_path_list
 from lmr.images.remote import RemoteImage, is_url
-from lmr.images.sources import ImagePlace, PlaceKey, find_list, has_frames, list_sources
+from lmr.images.sources import ImagePlace, PlaceKey, find_list, list_sources
 
 BY_FOLDER, BY_COLUMN = "folder", "column:"
 LONGEST_NAME = 150  # of a state file: a longer stream name is replaced by its digest
@@ -63,9 +63,13 @@ def split_streams(sources: Sequence[AnyPath], stream_by: str, column: str | None
     ``stream_by`` is "folder" (the folder that holds the image), "column:NAME" (a column of the lists that all sources
     then are) or a regular expression with one group, which is searched in the path.
     """
-    named = _read_names if stream_by.startswith(BY_COLUMN) else _name_paths
+    if stream_by.startswith(BY_COLUMN):
+        named = _read_names(sources, stream_by, column)
+    else:
+        find_name = _name_folder if stream_by == BY_FOLDER else _search(stream_by)
+        named = [(find_name(image), image) for image in list_sources(sources, column)]
     streams: dict[str, list[ListedImage]] = {}
-    for name, image in named(sources, stream_by, column):
+    for name, image in named:
         streams.setdefault(name, []).append(image)
     return [ImageStream(number, name, tuple(images)) for number, (name, images) in enumerate(streams.items())]
 
@@ -85,11 +89,6 @@ def _read_names(sources: Sequence[AnyPath], stream_by: str, column: str | None) 
         for name, image in zip(names, images, strict=True):
             unique.setdefault(ImagePlace(image).key, (name, image))
     return unique.values()
-
-
-def _name_paths(sources: Sequence[AnyPath], stream_by: str, column: str | None) -> Iterable[tuple[str, ListedImage]]:
-    name = _name_folder if stream_by == BY_FOLDER else _search(stream_by)
-    return [(name(image), image) for image in list_sources(sources, column)]
 
 
 def _name_folder(image: ListedImage) -> str:
@@ -129,6 +128,7 @@ class StreamPlan:
 
     options: PredictOptions
     streams: Sequence[ImageStream]
+    videos: bool = False  # there are videos in some stream: then .csv files have columns for frames
 
     @property
     def out(self) -> str:
@@ -140,11 +140,6 @@ class StreamPlan:
     def state(self) -> Path | None:
         """The folder with a state per stream, which the next run continues."""
         return None if self.options.state is None else Path(self.options.state)
-
-    @property
-    def videos(self) -> bool:
-        """True if there are videos in any stream: then .csv files have columns for frames."""
-        return any(has_frames(image) for stream in self.streams for image in stream.images)
 
     @property
     def images(self) -> int:
@@ -206,8 +201,9 @@ def plan_streams(sources: AnyPath | Sequence[AnyPath], options: PredictOptions) 
             f"{os.fspath(state)!r} is a file; with --stream-by, --state is a folder with one state per stream."
         )
     streams = split_streams(sources, options.stream_by, options.column)
-    check_images([image for stream in streams for image in stream.images], options.every)
-    return StreamPlan(options, streams)
+    return StreamPlan(
+        options, streams, check_images([image for stream in streams for image in stream.images], options.every)
+    )
 
 
 def predict_streams(plan: StreamPlan, run: Runner | None = None) -> PredictSummary:
@@ -246,13 +242,11 @@ def predict_streams(plan: StreamPlan, run: Runner | None = None) -> PredictSumma
 
 def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], tally: RunTally) -> None:
     """Label the streams in this process, one after the other."""
-    labeller, videos, folder = Labeller(plan.options), plan.videos, Path(parts.folder)
+    labeller = Labeller(plan.options)
     for done, stream in enumerate(left, 1):
-        started, number = time.perf_counter(), stream.number
-        part, progress = folder / parts.part(number), folder / parts.progress(number)
-        files = StreamFiles(part, progress, plan.find_state(stream), plan.title(stream), videos)
-        run = label_stream(labeller, stream, files)
-        parts.finish(number, plan.state is not None)
+        started = time.perf_counter()
+        run = label_stream(labeller, plan, stream, Path(parts.folder), plan.find_state(stream))
+        parts.finish(stream.number, plan.state is not None)
         tally.add(run.read_tally())
         speed = run.tally.images / max(time.perf_counter() - started, 1e-9)
         print(
@@ -261,39 +255,24 @@ def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], 
         )
 
 
-@dataclass(frozen=True)
-class StreamFiles:
-    """The files of one stream while it is labelled."""
-
-    part: Path  # its answers
-    progress: Path  # its state, with how much of the part is finished
-    earlier: Path | None  # the state of an earlier run that it starts from, where there is one
-    title: str  # the name that the progress gives to the output
-    videos: bool  # a .csv part has columns for frames
-
-
 def label_stream(
     labeller: Labeller,
+    plan: StreamPlan,
     stream: ImageStream,
-    files: StreamFiles,
+    folder: Path,
+    earlier: Path | None = None,
     after_save: Callable[[PredictRun], None] = lambda run: None,
 ) -> PredictRun:
-    """Label one stream, from its progress if it has begun, or else from the state of an earlier run.
+    """Label one stream in ``folder``, from its progress there if it has begun, or else from the ``earlier`` state.
 
     An exception from ``after_save``, which is called after each batch, ends the run, and it can be continued.
     """
-    output = ResultFile(files.part, labeller.options.top, files.videos)
-    run = labeller.prepare(output, files.progress, files.title)
+    names = StreamParts(plan.out)
+    output = ResultFile(folder / names.part(stream.number), plan.options.top, plan.videos)
+    run = labeller.prepare(output, folder / names.progress(stream.number), plan.title(stream))
     run.after_save = lambda: after_save(run)
-    finished: Collection[PlaceKey] = ()
     with contextlib.closing(output):
-        if files.progress.exists():
-            finished = run.recover()
-        else:
-            if files.earlier is not None and files.earlier.exists():
-                run.load_state(files.earlier, adopt=run.options.adopt)
-            run.begin()
-        run.label(stream.images, finished)
+        run.label(stream.images, run.start(earlier, resume=True))
     return run
 
 
