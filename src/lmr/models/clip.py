@@ -61,7 +61,7 @@ from lmr.models.tokenizers import (
     name_tokenizer,
     read_tokenizer,
 )
-from lmr.models.towers.architectures import Sizes, find_architecture, name_architecture
+from lmr.models.towers.architectures import Sizes, find_architecture, name_architecture, use_quick_gelu
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
@@ -219,8 +219,8 @@ def _find_sizes(
     if naming is OPENAI and is_openai(weights.tensors, path.name):
         sizes = infer_sizes(weights.tensors, str(path))
         if named is not None:
-            same = replace(named[0], activation="quick_gelu"), replace(named[1], activation="quick_gelu")
-            compare_sizes(sizes, f"The weights in {str(path)!r}", same, f"the architecture {architecture}")
+            origin = f"The weights in {str(path)!r}"
+            compare_sizes(sizes, origin, use_quick_gelu(named), f"the architecture {architecture}")
         return ModelFormat.OPENAI, sizes, "the weights, which are OpenAI's"
     if config.is_file():
         read = read_hf_sizes if naming is HUGGINGFACE else read_open_clip_sizes
