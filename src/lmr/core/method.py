@@ -414,8 +414,7 @@ class Method(Saved):
         if self.unknown is None:
             return None
         with torch.no_grad():
-            first = images[:, 0] if self.takes_views and self.classifier.holds_views(images) else images
-            logits = self.classifier(first)
+            logits = self.classifier(self._choose_first(images))
             scores = score_known(logits)
             if self.unknown != "auto":
                 return Verdict(logits, scores, scores < self.unknown, {})
@@ -462,8 +461,7 @@ class Method(Saved):
                 invalid = ~logits.isfinite().all(1)
             if bool(invalid.any()):
                 LOGGER.info("%s: %d of %d answers are not valid", self.name, int(invalid.sum()), len(invalid))
-                given = images[invalid]
-                frozen = self.classifier(given[:, 0] if self.classifier.holds_views(given) else given)
+                frozen = self.classifier(self._choose_first(images[invalid]))
                 logits[invalid] = frozen if self.scores is Scores.COSINES else frozen.log_softmax(1)
         return logits
 
@@ -558,7 +556,7 @@ class Method(Saved):
         return {key: convert_tensor(value, like[key]) for key, value in tensors.items()}
 
     def _check(self, images: Tensor, streams: StreamIds) -> tuple[Tensor, Streams]:
-        if self.takes_views and self.classifier.holds_views(images):
+        if self._holds_views(images):
             self.classifier.check_views(images)
         else:
             self.classifier.check(images)
@@ -575,6 +573,13 @@ class Method(Saved):
             raise LmrError(f"Expected one stream id for each of the {len(images)} images, got shape {list(ids.shape)}.")
         active, index = torch.unique(ids, return_inverse=True)
         return self._embed(images), Streams(active, index)
+
+    def _holds_views(self, images: Tensor) -> bool:
+        return self.takes_views and self.classifier.holds_views(images)
+
+    def _choose_first(self, images: Tensor) -> Tensor:
+        """Return the images themselves: the first of given views, which every method with views takes as the image."""
+        return images[:, 0] if self._holds_views(images) else images
 
     def _embed(self, images: Tensor) -> Tensor:
         """Return the input of all passes of a step: tokens, computed once, where the encoder has them."""
