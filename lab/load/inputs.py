@@ -57,7 +57,7 @@ def find_photo() -> LoadModel:
 def write_random_vit(folder: Path) -> LoadModel:
     """Write CLIP ViT-B/16 with random weights as a Hugging Face folder of 600 MB, unless it is there."""
     from lmr.models.clip import random_clip
-    from lmr.models.formats.export import build_transformers_clip, write_model
+    from lmr.models.formats.export import build_transformers_clip, write_pretrained
     from lmr.models.towers.image import VisionTower
     from lmr.models.towers.text import TextTower
 
@@ -68,7 +68,7 @@ def write_random_vit(folder: Path) -> LoadModel:
         assert isinstance(image, VisionTower)
         assert side is not None
         assert isinstance(side.tower, TextTower)
-        write_model(build_transformers_clip(image, side.tower), path)
+        write_pretrained(build_transformers_clip(image, side.tower), path)
     return LoadModel("ViT-B/16, random weights", str(path), VIT_CLASSES, 224)
 
 

@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -35,6 +36,7 @@ _SETS: WeakKeyDictionary[nn.Module, tuple[_Lock, ...]] = WeakKeyDictionary()  # 
 _REGISTRY = threading.Lock()
 _THREAD = threading.local()  # ``depth``: how many times a thread is inside of ``hold``
 _LEAVES = [_REGISTRY]  # locks inside of which no other is acquired
+_FORKING: list[Any] = []  # the locks that are held from before a fork until it is done
 
 
 @contextmanager
@@ -49,12 +51,10 @@ def hold(*towers: nn.Module) -> Iterator[None]:
         for lock in sorted(locks, key=lambda lock: lock.number):
             stack.enter_context(lock.inner)
         _THREAD.depth = getattr(_THREAD, "depth", 0) + 1
-        stack.callback(_leave)
-        yield
-
-
-def _leave() -> None:
-    _THREAD.depth -= 1
+        try:
+            yield
+        finally:
+            _THREAD.depth -= 1
 
 
 def _find_locks(tower: nn.Module) -> tuple[_Lock, ...]:
@@ -76,43 +76,28 @@ def make_leaf() -> threading.Lock:
     return lock
 
 
-class _Fork:
-    """The locks that are held from before a fork until it is done, on both sides."""
+def _begin_fork() -> None:
+    """Acquire all locks before a fork: those of towers in their order, then the leaves.
 
-    def __init__(self) -> None:
-        self._held: list[_Lock] = []
-        self._holds = False
-
-    def begin(self) -> None:
-        """Acquire all locks: those of towers in their order, then the leaves.
-
-        A thread that forks inside of ``hold`` does not wait, as it could be waited for. Its child can use that tower.
-        """
-        while not getattr(_THREAD, "depth", 0):
-            with _REGISTRY:
-                known = sorted(_LOCKS.values(), key=lambda lock: lock.number)
-            for lock in known:
-                lock.inner.acquire()
-            for leaf in _LEAVES:
-                leaf.acquire()
-            if set(_LOCKS.values()) <= set(known):  # no tower is new since
-                self._held, self._holds = known, True
-                return
-            self._release(known)
-
-    def end(self) -> None:
-        """Release them, in the parent and in the child."""
-        if self._holds:
-            held, self._held, self._holds = self._held, [], False
-            self._release(held)
-
-    def _release(self, locks: list[_Lock]) -> None:
-        for leaf in reversed(_LEAVES):
-            leaf.release()
-        for lock in reversed(locks):
-            lock.inner.release()
+    A thread that forks inside of ``hold`` does not wait, as it could be waited for. Its child can use that tower.
+    """
+    while not getattr(_THREAD, "depth", 0):
+        with _REGISTRY:
+            known = sorted(_LOCKS.values(), key=lambda lock: lock.number)
+        locks = [*(lock.inner for lock in known), *_LEAVES]
+        for lock in locks:
+            lock.acquire()
+        _FORKING.extend(locks)
+        if set(_LOCKS.values()) <= set(known):  # no tower is new since
+            return
+        _end_fork()
 
 
-_FORK = _Fork()
+def _end_fork() -> None:
+    """Release what is held since before a fork, in the parent and in the child."""
+    while _FORKING:
+        _FORKING.pop().release()
+
+
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
-    os.register_at_fork(before=_FORK.begin, after_in_parent=_FORK.end, after_in_child=_FORK.end)
+    os.register_at_fork(before=_begin_fork, after_in_parent=_end_fork, after_in_child=_end_fork)

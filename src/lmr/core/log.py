@@ -29,6 +29,19 @@ def show_warnings() -> Iterator[None]:
 
 
 @contextmanager
+def quiet_loggers(*names: str) -> Iterator[None]:
+    """Let these loggers of other packages log errors only within this context."""
+    levels = [(logger, logger.level) for logger in map(logging.getLogger, names)]
+    for logger, _ in levels:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in levels:
+            logger.setLevel(level)
+
+
+@contextmanager
 def hide_logs() -> Iterator[None]:
     """Log nothing from this thread within this context: for objects that are made only to check something."""
     thread = threading.get_ident()

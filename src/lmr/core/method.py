@@ -41,7 +41,7 @@ from lmr.core.log import LOGGER
 from lmr.core.placement import Device
 from lmr.core.prediction import AdaptedParameters, Prediction, State, Step
 from lmr.core.spec import convert, find_hints, format_spec
-from lmr.core.state import Saved, carry_classes, convert_tensor, find_within, number_names, read_names
+from lmr.core.state import Saved, carry_classes, convert_tensor, find_tensors, find_within, number_names, read_names
 from lmr.core.streams import StreamIds, Streams, choose_rows
 
 Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
@@ -231,8 +231,7 @@ class Method(Saved):
                 logits, info = self._adapt_known(images, batch, verdict)
                 self._replace(verdict.state, batch.active)
             answer = self._make_prediction(logits, verdict, info)
-            self._count_predictions(answer, batch)
-            answer.info["top_class_share"] = self._measure_top_share(batch)
+            answer.info["top_class_share"] = self._count_predictions(answer, batch)
             return answer
 
     def predict(self, images: Tensor, streams: StreamIds = None) -> Prediction:
@@ -262,8 +261,9 @@ class Method(Saved):
             False
         """
         with self._session(), torch.no_grad():
-            truth = self._check_labels(labels, 0)
-            known = torch.full_like(truth, -1) if counted is None else self._check_labels(counted, -1)
+            classes = self.classifier.classes, "numbers of classes"
+            truth = self._read_whole(labels, 0, *classes)
+            known = torch.full_like(truth, -1) if counted is None else self._read_whole(counted, -1, *classes)
             ids = self._ids([0] * len(truth) if streams is None and self.streams == 1 else streams)
             if not len(truth) == len(known) == len(ids):
                 raise LmrError(
@@ -310,7 +310,7 @@ class Method(Saved):
         The state is never below float32. Other methods on the same classifier follow at their next call.
         """
         self.classifier.to(device, dtype)
-        with self._hold():
+        with self._session():
             return self
 
     def with_classes(self, classifier: ZeroShot) -> Self:
@@ -350,7 +350,7 @@ class Method(Saved):
 
     def state_dict(self, streams: StreamIds = None) -> dict[str, Any]:
         """Return a copy of the state of all streams, or of the named ones, with the method and model it belongs to."""
-        with self._hold():
+        with self._session():
             rows = self._rows(streams)
             tensors = {key: value[rows].clone() for key, value in self.state.items()}
             return {**self._identify(), "tensors": tensors}
@@ -394,10 +394,12 @@ class Method(Saved):
         """Adapt on a checked batch, commit the streams that pass, and return logits [B, C] and the info."""
         old = self._take(batch)
         step = self.adapt(images, old, batch)
-        logits, new = step.logits, dict(step.state)
-        usable = self._find_valid(new, batch)
+        logits, ranges = step.logits, self.ranges(step.state)
+        usable = torch.ones_like(batch.active, dtype=torch.bool)
+        for key, value in step.state.items():
+            usable = usable & find_within(value, *ranges.get(key, (None, None)))
         valid = usable & batch.all(logits.isfinite().all(1))
-        new = {key: value for key, value in new.items() if key in old}
+        new = {key: value for key, value in step.state.items() if key in old}
         if not bool(valid.all()):
             logits = self._answer_invalid(images, old, batch, logits, usable)
             new = {key: choose_rows(valid, value, old[key]) for key, value in new.items()} if valid.any() else {}
@@ -412,8 +414,7 @@ class Method(Saved):
         if self.unknown is None:
             return None
         with torch.no_grad():
-            first = images[:, 0] if self.takes_views and self.classifier.holds_views(images) else images
-            logits = self.classifier(first)
+            logits = self.classifier(self._choose_first(images))
             scores = score_known(logits)
             if self.unknown != "auto":
                 return Verdict(logits, scores, scores < self.unknown, {})
@@ -445,12 +446,6 @@ class Method(Saved):
         scores, unknown = (None, None) if verdict is None else (verdict.scores, verdict.unknown)
         return Prediction(logits, info, self.classifier.names, scores, unknown)
 
-    def _find_valid(self, state: State, batch: Streams) -> Tensor:
-        """Check each stream's rows of a new state: finite and within their ranges, bool [A]."""
-        ranges = self.ranges(state)
-        valid = [find_within(value, *ranges.get(key, (None, None))) for key, value in state.items()]
-        return torch.stack(valid).all(0) if valid else torch.ones_like(batch.active, dtype=torch.bool)
-
     def _answer_invalid(self, images: Tensor, old: State, batch: Streams, logits: Tensor, usable: Tensor) -> Tensor:
         """Return logits in which invalid answers are replaced: those of streams whose state is not ``usable`` [A].
 
@@ -466,8 +461,7 @@ class Method(Saved):
                 invalid = ~logits.isfinite().all(1)
             if bool(invalid.any()):
                 LOGGER.info("%s: %d of %d answers are not valid", self.name, int(invalid.sum()), len(invalid))
-                given = images[invalid]
-                frozen = self.classifier(given[:, 0] if self.classifier.holds_views(given) else given)
+                frozen = self.classifier(self._choose_first(images[invalid]))
                 logits[invalid] = frozen if self.scores is Scores.COSINES else frozen.log_softmax(1)
         return logits
 
@@ -480,15 +474,13 @@ class Method(Saved):
             else:
                 self.state[key][rows] = value.to(device)
 
-    def _count_predictions(self, answer: Prediction, batch: Streams) -> None:
-        finite = answer.logits.isfinite().all(1)
+    def _count_predictions(self, answer: Prediction, batch: Streams) -> float:
+        """Count the classes of an answer, and return the share of each stream's most predicted class, averaged."""
+        counted = answer.logits.isfinite().all(1)
         if answer.unknown is not None:
-            finite &= ~answer.unknown
-        rows = batch.active[batch.index[finite]]
-        counted = (rows, answer.labels[finite])
-        self.state["predicted"].index_put_(counted, torch.ones_like(rows), accumulate=True)
-
-    def _measure_top_share(self, batch: Streams) -> float:
+            counted &= ~answer.unknown
+        rows = batch.active[batch.index[counted]]
+        self.state["predicted"].index_put_((rows, answer.labels[counted]), torch.ones_like(rows), accumulate=True)
         counts = self.state["predicted"][batch.active].cpu().double()
         return (counts.amax(1) / counts.sum(1).clamp(min=1)).mean().item()
 
@@ -515,8 +507,17 @@ class Method(Saved):
 
     @contextmanager
     def _session(self) -> Iterator[None]:
-        """Hold the towers, and leave a caller's inference mode and autocast."""
-        with self._hold(), leave_inference_mode(), leave_autocast(self.classifier.device):
+        """Keep other threads off the towers and the state, and leave a caller's inference mode and autocast.
+
+        Always both towers: a method that acquired the text tower only when it needs it could wait for another method
+        that waits for it. Where the classifier was moved since the last call, the state follows.
+        """
+        clip = self.classifier
+        with hold(clip.encoder, *clip.text_towers), leave_inference_mode(), leave_autocast(clip.device):
+            if self._placement != (clip.device, clip.prototypes.dtype):
+                self.prepare()
+                self.state = self._convert_state(self.state)
+                self._placement = clip.device, clip.prototypes.dtype
             yield
 
     # Checks and the state.
@@ -549,32 +550,13 @@ class Method(Saved):
             if isinstance(part, int | float) and limit < abs(part) < math.inf:
                 raise LmrError(f"Expected {key!r} of {self.name} from {-limit:.0e} to {limit:.0e}, got a value beyond.")
 
-    @contextmanager
-    def _hold(self) -> Iterator[None]:
-        """Keep other threads off the towers and, as every call holds them, off the state.
-
-        Always both towers: a method that acquired the text tower only when it needs it could wait for another method
-        that waits for it. Where the classifier was moved since the last call, the state follows.
-        """
-        with hold(self.classifier.encoder, *self.classifier.text_towers):
-            if self._placement != (self.classifier.device, self.classifier.prototypes.dtype):
-                self._follow()
-            yield
-
-    def _follow(self) -> None:
-        """Bring the state to where the classifier is now, in the types it would begin with there."""
-        with leave_inference_mode(), leave_autocast(self.classifier.device):
-            self.prepare()
-            self.state = self._convert_state(self.state)
-        self._placement = self.classifier.device, self.classifier.prototypes.dtype
-
     def _convert_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors of a state on the device and in the types of the classifier."""
+        """Return the tensors of a state where the classifier is now, in the types they would begin with there."""
         like = self._begin_streams(1)
         return {key: convert_tensor(value, like[key]) for key, value in tensors.items()}
 
     def _check(self, images: Tensor, streams: StreamIds) -> tuple[Tensor, Streams]:
-        if self.takes_views and self.classifier.holds_views(images):
+        if self._holds_views(images):
             self.classifier.check_views(images)
         else:
             self.classifier.check(images)
@@ -592,13 +574,16 @@ class Method(Saved):
         active, index = torch.unique(ids, return_inverse=True)
         return self._embed(images), Streams(active, index)
 
+    def _holds_views(self, images: Tensor) -> bool:
+        return self.takes_views and self.classifier.holds_views(images)
+
+    def _choose_first(self, images: Tensor) -> Tensor:
+        """Return the images themselves: the first of given views, which every method with views takes as the image."""
+        return images[:, 0] if self._holds_views(images) else images
+
     def _embed(self, images: Tensor) -> Tensor:
         """Return the input of all passes of a step: tokens, computed once, where the encoder has them."""
         return images if self.needs_images else self.classifier.embed(images)
-
-    def _check_labels(self, labels: Sequence[int] | Tensor, least: int) -> Tensor:
-        """Return numbers of classes from ``least`` on as a tensor [B]."""
-        return self._read_whole(labels, least, self.classifier.classes, "numbers of classes")
 
     def _ids(self, streams: StreamIds) -> Tensor:
         return self._read_whole([streams] if isinstance(streams, int) else streams, 0, self.streams, "stream ids")
@@ -611,9 +596,8 @@ class Method(Saved):
         except (TypeError, ValueError, RuntimeError) as error:
             raise LmrError(message) from error
         whole = not found.is_floating_point() and not found.is_complex() and found.dtype != torch.bool
-        if not is_dense(found) or not whole or found.ndim != 1 or not len(found):
-            raise LmrError(message)
-        if bool(((found < low) | (found >= end)).any()):
+        plain = whole and is_dense(found) and found.ndim == 1 and len(found) > 0
+        if not plain or bool(((found < low) | (found >= end)).any()):
             raise LmrError(message)
         return found.long()
 
@@ -627,12 +611,9 @@ class Method(Saved):
 
     def _check_state(self, state: Mapping[str, Any], rows: int) -> Mapping[str, Tensor]:
         """Return the tensors of a state of this number of streams; refuse a state that does not fit."""
-        if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
-            raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
-        if "watch" in state:
+        if isinstance(state, Mapping) and "watch" in state:
             raise LmrError("The state is that of a watched method; load it into lmr.Watched(method) instead.")
-        self._check_identity(state)
-        tensors = self._complete_scores(state["tensors"])
+        tensors = self._complete_scores(self._check_identity(state))
         if set(tensors) != set(self.state):
             wrong = ", ".join(sorted(set(tensors) ^ set(self.state)))
             raise LmrError(f"The state does not have the tensors of {self.name}: {wrong} is missing or unexpected.")
@@ -649,8 +630,9 @@ class Method(Saved):
             found |= {key: value.unsqueeze(0).repeat(len(count), *[1] * value.ndim) for key, value in start.items()}
         return found
 
-    def _check_identity(self, state: Mapping[str, Any]) -> None:
-        """Refuse a state of another method, model or classes."""
+    def _check_identity(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
+        """Return the tensors of a state; refuse a state of another method, model or classes."""
+        tensors = find_tensors(state)
         if state.get("spec") != self.spec:
             raise LmrError(f"The state belongs to {state.get('spec')}, not to {self.spec}; create that one.")
         for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):
@@ -659,6 +641,7 @@ class Method(Saved):
                 raise LmrError(
                     f"The state was made with other {word} than this method has; load those{hint}, or start without it."
                 )
+        return tensors
 
     def _check_fit(self, tensors: Mapping[str, Tensor], rows: int) -> None:
         """Refuse tensors that this method could not continue with."""
@@ -698,11 +681,9 @@ class Method(Saved):
     def _stand_in_for(self, state: Mapping[str, Any]) -> Self:
         """Return a stand-in of this method, into which a state of other classes can be loaded."""
         self._check_follows({})
-        tensors = state.get("tensors")
-        count = tensors.get("predicted") if isinstance(tensors, Mapping) else None
-        if not isinstance(count, Tensor) or not count.ndim or not len(count):
-            raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
-        return self._stand_in(read_names(state), str(state.get("classes")), len(count))
+        count = find_tensors(state).get("predicted")
+        streams = len(count) if isinstance(count, Tensor) and count.ndim else 0
+        return self._stand_in(read_names(state), str(state.get("classes")), max(streams, 1))
 
     def _stand_in(self, names: Sequence[str], digest: str, streams: int) -> Self:
         """Return a copy of this method with new streams of other classes, which holds states but cannot step."""

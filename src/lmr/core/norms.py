@@ -128,10 +128,7 @@ class NormBank:
             before = [{k: v for k, v in norm.module.__dict__.items() if k in _LENT} for norm in self.norms]
             try:
                 self._take_back()
-                if len(rows) == 1:
-                    self._lend_row(rows[0])
-                else:
-                    self._lend_rows(rows[index])
+                self._lend(rows[0] if len(rows) == 1 else rows[index])
                 yield
             finally:
                 self._take_back()
@@ -139,26 +136,21 @@ class NormBank:
                     norm.module.__dict__.update(earlier)
 
     def locate_batch(self, images: Tensor, encode: Callable[[Tensor], Any] | None = None) -> None:
-        """Find the axis of the batch in the input of each norm (some towers work on [tokens, batch, width]).
+        """Find the axis of the batch for each norm and each rank of its input: some work on [tokens, batch, width].
 
         Two and three copies of one image are sent through ``encode`` (the tower): the axis that grows is the batch.
         """
         if self._axes or all(isinstance(norm.module, RowNorm) for norm in self.norms):
             return
-        with hold(self.tower):
-            self._axes = self._find_axes(images, encode or self.tower)
-
-    def _find_axes(self, images: Tensor, encode: Callable[[Tensor], Any]) -> dict[tuple[str, int], int]:
-        """Find the axis of the batch for each norm and each rank of its input."""
         calls: list[tuple[str, torch.Size]] = []
         hooks = [
             norm.module.register_forward_pre_hook(lambda _, given, name=norm.name: calls.append((name, given[0].shape)))
             for norm in self.norms
         ]
         try:
-            with torch.no_grad():
+            with hold(self.tower), torch.no_grad():
                 for copies in (2, 3):
-                    encode(images[:1].expand(copies, *images.shape[1:]))
+                    (encode or self.tower)(images[:1].expand(copies, *images.shape[1:]))
         finally:
             for hook in hooks:
                 hook.remove()
@@ -172,7 +164,7 @@ class NormBank:
                     f"Cannot tell which axis of {list(two)} holds the batch in the norm {name!r}, so this tower cannot "
                     "serve several streams at once. Use one stream per method instead."
                 )
-        return axes
+        self._axes = axes
 
     def _take_back(self) -> None:
         """Remove all lent attributes, so that every norm uses its own parameters."""
@@ -180,88 +172,76 @@ class NormBank:
             for lent in _LENT:
                 norm.module.__dict__.pop(lent, None)
 
-    def _lend_row(self, row: Tensor) -> None:
-        """Hide the registered parameters by instance attributes, so that the norm's own forward reads the row.
+    def _lend(self, rows: Tensor) -> None:
+        """Let the norms use one row [size] for all samples, or a row for each sample [B, size].
 
-        In a tower of half precision the norm is computed in the precision of the row, as a step of 1e-3 would be lost.
+        Instance attributes hide the registered parameters, so that a norm's own forward reads the row. With a row for
+        each sample, and in a tower of half precision, where a step of 1e-3 would be lost, the forward is replaced too.
         """
         for norm in self.norms:
-            own = norm.module.weight
-            weight = row[norm.weight].view(own.shape)
-            bias = None if norm.bias is None else row[norm.bias].view(own.shape)
-            if isinstance(norm.module, RowNorm):
-                norm.module.__dict__.update(weight=weight, bias=bias)
+            module, own = norm.module, norm.module.weight
+            weight, bias = rows[..., norm.weight], None if norm.bias is None else rows[..., norm.bias]
+            if isinstance(module, RowNorm) and (bias is not None or rows.ndim == 1):
+                module.__dict__.update(weight=weight, bias=bias)
                 continue
-            if own.dtype != row.dtype and _is_plain(norm.module):
-                norm.module.__dict__["forward"] = _make_wide_forward(norm.module, weight, bias)
-                continue
-            norm.module.__dict__["weight"] = weight.to(own.dtype)
-            if bias is not None:
-                norm.module.__dict__["bias"] = bias.to(own.dtype)
-
-    def _lend_rows(self, rows: Tensor) -> None:
-        """Normalise without affine, then scale and shift sample by sample. rows: [B, size]."""
-        for norm in self.norms:
-            if isinstance(norm.module, RowNorm) and norm.bias is not None:
-                norm.module.__dict__.update(weight=rows[:, norm.weight], bias=rows[:, norm.bias])
-                continue
-            if not _is_plain(norm.module):
+            shape = *rows.shape[:-1], *own.shape
+            weight, bias = weight.view(shape), None if bias is None else bias.view(shape)
+            is_plain = type(module).forward is nn.LayerNorm.forward  # a subclass may compute something else
+            if rows.ndim == 1 and (own.dtype == rows.dtype or not is_plain):
+                module.__dict__["weight"] = weight.to(own.dtype)
+                if bias is not None:
+                    module.__dict__["bias"] = bias.to(own.dtype)
+            elif is_plain:
+                module.__dict__["forward"] = self._make_forward(norm, weight, bias)
+            else:
                 raise LmrError(
-                    f"The norm {norm.name!r} is a {type(norm.module).__name__} with its own forward, which "
+                    f"The norm {norm.name!r} is a {type(module).__name__} with its own forward, which "
                     "several streams in one batch would bypass. Use one stream per method instead."
                 )
-            norm.module.__dict__["forward"] = self._make_forward(norm, rows)
 
-    def _make_forward(self, norm: _Norm, rows: Tensor) -> Any:
-        module = norm.module
-        shape = tuple(module.normalized_shape)
+    def _make_forward(self, norm: _Norm, weight: Tensor, bias: Tensor | None) -> Any:
+        """Return a forward in the precision of parameters [*shape], or [B, *shape] to scale and shift each sample."""
+        shape, eps = tuple(norm.module.normalized_shape), norm.module.eps
 
         def forward(x: Tensor) -> Tensor:
+            wide = x.to(weight.dtype)
+            if weight.ndim == len(shape):
+                return nn.functional.layer_norm(wide, shape, weight, bias, eps).to(x.dtype)
             axis = self._axes.get((norm.name, x.ndim), 0)
-            if tuple(x.shape[-len(shape) :]) != shape or x.shape[axis] != len(rows):
+            if tuple(x.shape[-len(shape) :]) != shape or x.shape[axis] != len(weight):
                 raise LmrError(
                     f"The norm {norm.name!r} sees a tensor {list(x.shape)}; many streams need features last "
-                    f"{list(shape)} and the batch of {len(rows)} along axis {axis}. Use one stream per method instead."
+                    f"{list(shape)} and the batch of {len(weight)} along axis {axis}. Use one stream per method "
+                    "instead."
                 )
             spread = [1] * (x.ndim - len(shape)) + list(shape)
-            spread[axis] = len(rows)
-            scaled = nn.functional.layer_norm(x.to(rows.dtype), shape, None, None, module.eps)
-            weight = rows[:, norm.weight].view(spread)
-            if norm.bias is None:
-                return (scaled * weight).to(x.dtype)
-            return torch.addcmul(rows[:, norm.bias].view(spread), scaled, weight).to(x.dtype)
+            spread[axis] = len(weight)
+            scaled = nn.functional.layer_norm(wide, shape, None, None, eps)
+            if bias is None:
+                return (scaled * weight.view(spread)).to(x.dtype)
+            return torch.addcmul(bias.view(spread), scaled, weight.view(spread)).to(x.dtype)
 
         return forward
-
-
-def list_block_modules(tower: nn.Module, numbers: Collection[int]) -> set[str]:
-    """Return the names of all modules in the blocks of these numbers, from 0; none where the tower has no blocks.
-
-    The blocks are the longest ``nn.ModuleList`` or ``nn.Sequential`` whose modules each hold a LayerNorm.
-    """
-    found = [
-        (len(module), f"{name}." if name else "")
-        for name, module in tower.named_modules()
-        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and all(map(_holds_norm, module))
-    ]
-    if not found:
-        return set()
-    prefix = max(found, key=lambda entry: entry[0])[1]
-    heads = {
-        name: name.removeprefix(prefix).split(".")[0] for name, _ in tower.named_modules() if name.startswith(prefix)
-    }
-    return {name for name, head in heads.items() if head.isdigit() and int(head) in numbers}
 
 
 def list_top_modules(tower: nn.Module) -> set[str]:
     """Return the names of modules that methods leave alone because they are near the answer (Niu et al. 2023).
 
     These are the blocks 9 to 11 (from 0), whatever the depth of the tower, a ``layer4``, and a final ``norm``. A final
-    norm of another name, as CLIP's, is not among them.
+    norm of another name, as CLIP's, is not among them. The blocks are the longest ``nn.ModuleList`` or
+    ``nn.Sequential`` whose modules each hold a LayerNorm.
     """
-    names = [name for name, _ in tower.named_modules()]
-    named = {name for name in names if name == "norm" or "norm." in name or "layer4" in name}
-    return named | list_block_modules(tower, _TOP)
+    modules = dict(tower.named_modules())
+    chains = {
+        f"{name}." if name else "": len(module)
+        for name, module in modules.items()
+        if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and all(map(_holds_norm, module))
+    }
+    longest = max(chains, key=lambda begin: chains[begin], default=None)
+    tops = () if longest is None else tuple(f"{longest}{number}." for number in _TOP)
+    return {
+        name for name in modules if name == "norm" or "norm." in name or "layer4" in name or f"{name}.".startswith(tops)
+    }
 
 
 def _holds_norm(block: nn.Module) -> bool:
@@ -298,16 +278,3 @@ def _find_own(module: nn.LayerNorm, key: str) -> Any:
     """Return the norm's own parameter, also while a row is served, perhaps by another thread."""
     registered = module._parameters
     return registered[key] if key in registered else getattr(module, key)
-
-
-def _is_plain(module: nn.LayerNorm) -> bool:
-    """Check that the norm computes what nn.LayerNorm does; a subclass may do something else."""
-    return type(module).forward is nn.LayerNorm.forward
-
-
-def _make_wide_forward(module: nn.LayerNorm, weight: Tensor, bias: Tensor | None) -> Any:
-    def forward(x: Tensor) -> Tensor:
-        wide = nn.functional.layer_norm(x.to(weight.dtype), module.normalized_shape, weight, bias, module.eps)
-        return wide.to(x.dtype)
-
-    return forward

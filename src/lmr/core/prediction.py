@@ -69,13 +69,9 @@ class Prediction:
 
     def join(self, other: Prediction, order: Tensor) -> Prediction:
         """Return the answers of both in another order [B] of all; the info is that of this one."""
-        scores = unknown = None
-        if self.scores is not None and other.scores is not None:
-            scores = torch.cat([self.scores, other.scores])[order]
-        if self.unknown is not None and other.unknown is not None:
-            unknown = torch.cat([self.unknown, other.unknown])[order]
-        logits = torch.cat([self.logits, other.logits])[order]
-        return Prediction(logits, self.info, self.classes, scores, unknown)
+        pairs = ((self.scores, other.scores), (self.unknown, other.unknown))
+        both = (None if one is None or two is None else torch.cat([one, two])[order] for one, two in pairs)
+        return Prediction(torch.cat([self.logits, other.logits])[order], self.info, self.classes, *both)
 
     def __repr__(self) -> str:
         confidence = self.probabilities[:_SHOWN].amax(1).tolist()

@@ -33,22 +33,15 @@ def encode_state(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> byt
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     facts = {"format": FORMAT, "version": VERSION, **facts}
     facts["digest"] = _digest(content, facts)
-    return _sort_facts(save(content, metadata=facts))
+    header, rest = split_header(save(content, metadata=facts))
+    # In order, so that equal states are equal files: the library's order changes from process to process.
+    header["__metadata__"] = dict(sorted(facts.items()))
+    return join_header(header) + rest
 
 
 def _digest(tensors: dict[str, Tensor], facts: Mapping[str, str]) -> str:
     """SHA-256 over all tensors and facts."""
     return hashlib.sha256(f"{digest_tensors(tensors)} {json.dumps(facts, sort_keys=True)}".encode()).hexdigest()
-
-
-def _sort_facts(content: bytes) -> bytes:
-    """Return the same safetensors file with its metadata in order, so that equal states are equal files.
-
-    The library writes metadata in an order that changes from process to process.
-    """
-    header, rest = split_header(content)
-    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    return join_header(header) + rest
 
 
 def split_header(content: bytes) -> tuple[dict[str, Any], bytes]:
@@ -115,6 +108,14 @@ def find_within(value: Tensor, low: float | None, high: float | None) -> Tensor:
     info = torch.finfo(value.dtype) if value.is_floating_point() else torch.iinfo(value.dtype)
     smallest, largest = torch.aminmax(value.flatten(1) if value.ndim > 1 else value.unsqueeze(1), dim=1)
     return (smallest >= (info.min if low is None else low)) & (largest <= (info.max if high is None else high))
+
+
+def find_tensors(state: Mapping[str, Any]) -> Mapping[str, Tensor]:
+    """Return the tensors of a state; an LmrError if it is not of the form that ``state_dict`` returns."""
+    if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
+        raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
+    tensors: Mapping[str, Tensor] = state["tensors"]
+    return tensors
 
 
 def read_names(state: Mapping[str, Any]) -> list[str]:

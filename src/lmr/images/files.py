@@ -211,9 +211,10 @@ def _open(
             image.load()
             converted = _convert_to_rgb(image)
             turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
+    except UnreadableImage as error:
+        raise type(error)(f"Cannot read {name}: {error}.") from error
     except Exception as error:  # decoders raise almost any exception on damaged data
         kind = TooManyPixels if isinstance(error, Image.DecompressionBombError) else UnreadableImage
-        kind = CostlyImage if isinstance(error, CostlyImage) else kind
         raise kind(f"Cannot read {name}: {_explain(error, formats, max_pixels)}.") from error
     converted = converted if turn is None else converted.transpose(turn)
     converted.info.clear()  # the stored orientation has been applied: it must not be applied again
@@ -303,8 +304,6 @@ def _refuse_costly(layout: Layout, pixels: int, max_work: int | None) -> None:
 
 
 def _explain(error: Exception, formats: tuple[str, ...] | None, max_pixels: int | None) -> str:
-    if isinstance(error, UnreadableImage):
-        return str(error)
     if isinstance(error, Image.DecompressionBombError):
         if max_pixels is not None:
             return f"it has more than {max_pixels:,} pixels; send a smaller one"

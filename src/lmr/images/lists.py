@@ -8,7 +8,8 @@ import io
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -69,12 +70,12 @@ def read_path_list(source: ListSource, column: str | None = None) -> list[Listed
     not exist. Raises LmrError.
     """
     if _is_parquet(source):
-        chosen, kind, rows = _examine_parquet(source, column)
+        with _open_parquet_list(source, column) as (file, column):
+            kind, rows = file.schema_arrow.field(column).type, file.metadata.num_rows
         if _holds_bytes(_import_arrow(source).types, kind):
             if not rows:
                 raise LmrError(f"The list {str(source)!r} contains no images.")
-            return [RowImage(str(source), chosen, row) for row in range(1, rows + 1)]
-        column = chosen
+            return [RowImage(str(source), column, row) for row in range(1, rows + 1)]
     return [_locate(source, cell) for cell in read_column(source, column, "path")]
 
 
@@ -84,10 +85,7 @@ def read_column(source: ListSource, column: str | None, meaning: str, numbers: b
     ``meaning`` names the cells in errors. With ``numbers``, a .parquet file may contain whole numbers, which become
     texts.
     """
-    try:
-        cells = _read_parquet(source, column, meaning, numbers) if _is_parquet(source) else _read_csv(source, column)
-    except OSError as error:
-        raise LmrError(f"Cannot read the list {str(source)!r}: {_explain(error)}.") from error
+    cells = _read_parquet(source, column, meaning, numbers) if _is_parquet(source) else _read_csv(source, column)
     for place, cell in cells:
         if cell is None or not cell.strip():
             raise LmrError(
@@ -113,10 +111,6 @@ def _is_parquet(source: ListSource) -> bool:
 
 def _open_list(source: ListSource) -> IO[bytes]:
     return open(source, "rb") if isinstance(source, Path) else open_remote(source)
-
-
-def _explain(error: OSError) -> str:
-    return error.strerror or explain_error(error)
 
 
 def choose_column(names: Sequence[str], column: str | None, source: ListSource) -> str:
@@ -147,6 +141,8 @@ def _read_csv(source: ListSource, column: str | None) -> list[tuple[str, str | N
                 lines += [(last, row)] if row else []
     except UnicodeDecodeError as error:
         raise LmrError(f"Cannot read the list {str(source)!r}: {error}; save it as .csv in UTF-8.") from error
+    except OSError as error:
+        raise _refuse(source, error) from error
     except csv.Error as error:
         raise LmrError(
             f"Cannot read the list {str(source)!r}: line {last + 1} does not begin a row ({error}); {_QUOTE}."
@@ -172,32 +168,31 @@ def _read_csv(source: ListSource, column: str | None) -> list[tuple[str, str | N
     return [(f"Line {number}", row[place]) for number, row in lines]
 
 
-def _examine_parquet(source: ListSource, column: str | None) -> tuple[str, Any, int]:
-    """Return the column with the images, its type, and the number of rows."""
+@contextmanager
+def _open_parquet_list(source: ListSource, column: str | None) -> Iterator[tuple[Any, str]]:
+    """Open a list within this context, with the name of the column of the images."""
     arrow = _import_arrow(source)
     try:
-        with _open_list(source) as file:
-            opened = arrow.parquet.ParquetFile(file)
-            schema, rows = opened.schema_arrow, opened.metadata.num_rows
+        with _open_list(source) as opened:
+            file = arrow.parquet.ParquetFile(opened)
+            names = file.schema_arrow.names
+            if column is None and BYTES_COLUMN in names and not {*names} & {*COLUMNS}:
+                column = BYTES_COLUMN
+            yield file, choose_column(names, column, source)
     except arrow.ArrowException as error:
         raise LmrError(f"{str(source)!r} is not a complete parquet file ({error}).") from error
     except OSError as error:
-        raise LmrError(f"Cannot read the list {str(source)!r}: {_explain(error)}.") from error
-    if column is None and BYTES_COLUMN in schema.names and not {*schema.names} & {*COLUMNS}:
-        column = BYTES_COLUMN
-    chosen = choose_column(schema.names, column, source)
-    return chosen, schema.field(chosen).type, rows
+        raise _refuse(source, error) from error
+
+
+def _refuse(source: ListSource, error: OSError) -> LmrError:
+    return LmrError(f"Cannot read the list {str(source)!r}: {error.strerror or explain_error(error)}.")
 
 
 def _read_parquet(source: ListSource, column: str | None, meaning: str, numbers: bool) -> list[tuple[str, str | None]]:
     """Return the cells of the column, each with its row; other columns are not read."""
-    chosen, _, _ = _examine_parquet(source, column)
-    arrow = _import_arrow(source)
-    try:
-        with _open_list(source) as file:
-            values: Iterable[object] = arrow.parquet.read_table(file, columns=[chosen]).column(0).to_pylist()
-    except arrow.ArrowException as error:
-        raise LmrError(f"{str(source)!r} is not a complete parquet file ({error}).") from error
+    with _open_parquet_list(source, column) as (file, chosen):
+        values: Iterable[object] = file.read(columns=[chosen]).column(0).to_pylist()
     cells: list[tuple[str, str | None]] = []
     for number, value in enumerate(values, 1):
         if value is not None and not isinstance(value, str | int if numbers else str):

@@ -97,7 +97,7 @@ class EATA(SelectiveMethod):
 
     def reset(self, streams: StreamIds = None) -> None:
         """Return all streams, or the named ones, to their start; the Fisher values stay."""
-        with self._hold():
+        with self._session():
             kept = self.state["fisher"].clone()
             super().reset(streams)
             self.state["fisher"] = kept

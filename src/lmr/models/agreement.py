@@ -20,7 +20,7 @@ from lmr.models.backbone import Backbone
 from lmr.models.facts import ModelFormat
 from lmr.models.formats.export import build_transformers_clip
 from lmr.models.formats.locate import HF_WEIGHTS
-from lmr.models.naflex import PatchTower, unpack
+from lmr.models.naflex import unpack
 from lmr.models.tokenizers import has_tokenizer, read_tokenizer
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
@@ -48,7 +48,7 @@ class Agreement:
 def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequence[str]) -> Agreement:
     """Return the largest difference of unit features [N, D] in float32 of images [N, 3, H, W] and of texts."""
     try:
-        import transformers  # noqa: F401
+        import transformers
     except ImportError:
         return Agreement("transformers is not installed")
     side = backbone.text_side(list(texts))
@@ -58,7 +58,8 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
     with torch.no_grad(), quiet_transformers():
         seen = backbone.encoder(images)
         if folder is not None:
-            model, reader = _read_folder(folder), "which read the files itself"
+            model: Any = transformers.AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
+            model, reader = model.eval(), "which read the files itself"
             parts = _tokenize(texts, folder, tower) if has_tokenizer(folder) else [tokens]
             if any(ids is None for ids in parts):
                 return Agreement("the folder has no tokenizer that transformers can use")
@@ -75,7 +76,7 @@ def compare_with_transformers(backbone: Backbone, images: Tensor, texts: Sequenc
         else:
             return Agreement("transformers has no model of this kind")
         plain = images.float().cpu()
-        given = unpack(plain) if isinstance(backbone.encoder, PatchTower) else {"pixel_values": plain}
+        given = unpack(plain) if getattr(backbone.encoder, "packed", False) else {"pixel_values": plain}
         image = _take_features(model.get_image_features(**given))
     return Agreement(reader, _measure_gap(seen, image), _measure_gap(read, text))
 
@@ -104,13 +105,6 @@ def find_folder(backbone: Backbone) -> Path | None:
         return None
     chosen = next((name for name in HF_WEIGHTS if (path.parent / name).is_file()), None)
     return path.parent if path.name == chosen and (path.parent / "config.json").is_file() else None
-
-
-def _read_folder(folder: Path) -> Any:
-    from transformers import AutoModel
-
-    model: Any = AutoModel.from_pretrained(str(folder), local_files_only=True, dtype=torch.float32)
-    return model.eval()
 
 
 def _tokenize(texts: Sequence[str], folder: Path, tower: nn.Module | None) -> list[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Self
 
@@ -21,15 +21,7 @@ from lmr.models.facts import TITLES, ModelFacts
 from lmr.models.formats.export import Norms
 from lmr.models.preprocessing import ImagePreprocess, Images, Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
-from lmr.models.prototypes import (
-    Cache,
-    average_prompts,
-    digest_tower,
-    find_cache,
-    keep_prototypes,
-    name_prototypes,
-    read_prototypes,
-)
+from lmr.models.prototypes import Cache, average_prompts, digest_tower, find_cache, find_prototypes, name_prototypes
 
 __all__ = ["DEFAULT_TEMPLATES", "Backbone"]
 
@@ -167,12 +159,8 @@ class Backbone(ABC):
     def _find_prototypes(self, identity: str, prompts: list[list[str]], cache: Cache) -> Tensor:
         """Return unit features [C, D], from the cache or computed and cached."""
         folder = find_cache(cache if self.keeps_prototypes or cache is not True else False)
+        compute = partial(average_prompts, self.encode_text, prompts)
         if folder is None:
-            return average_prompts(self.encode_text, prompts)
-        path = folder / f"{identity}.safetensors"
-        kept = read_prototypes(path, len(prompts))
-        if kept is not None:
-            return kept.to(next(self._text.parameters()).device)
-        prototypes = average_prompts(self.encode_text, prompts)
-        keep_prototypes(path, prototypes)
-        return prototypes
+            return compute()
+        found = find_prototypes(folder / f"{identity}.safetensors", len(prompts), compute)
+        return found.to(next(self._text.parameters()).device)

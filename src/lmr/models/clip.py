@@ -44,9 +44,8 @@ from lmr.models.formats.export import (
     Norms,
     build_transformers_clip,
     write_clip_tokenizer,
-    write_model,
     write_preprocessing,
-    write_tokenizer,
+    write_pretrained,
 )
 from lmr.models.formats.weights import Weights, describe_weights, read_weights
 from lmr.models.preprocessing import Preprocessing
@@ -61,7 +60,7 @@ from lmr.models.tokenizers import (
     name_tokenizer,
     read_tokenizer,
 )
-from lmr.models.towers.architectures import Sizes, find_architecture, name_architecture
+from lmr.models.towers.architectures import Sizes, find_architecture, name_architecture, use_quick_gelu
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
@@ -137,12 +136,12 @@ class Clip(Backbone):
         own = self._own_tokenizer
         if own is not None:
             model.config.text_config.eos_token_id = own.end
-        write_model(model, folder)
+        write_pretrained(model, folder)
         write_preprocessing(self.preprocessing, "CLIP", folder)
         if own is None:
             write_clip_tokenizer(self._text.config.context, folder)
         else:
-            write_tokenizer(own.tokenizer, folder)
+            write_pretrained(own.tokenizer, folder)
 
     def _tokenize(self, texts: Sequence[str]) -> CausalPrompts:
         self._check_tokenizer()
@@ -214,16 +213,17 @@ def _find_sizes(
 
     OpenAI's and open_clip's weights have the same names but different activations, so one of the three must decide.
     """
-    form = ModelFormat.HUGGINGFACE if naming is HUGGINGFACE else ModelFormat.OPEN_CLIP
-    config = path.parent / _name_config(naming)
+    form, name, read = ModelFormat.OPEN_CLIP, OPEN_CLIP_CONFIG, read_open_clip_sizes
+    if naming is HUGGINGFACE:
+        form, name, read = ModelFormat.HUGGINGFACE, HF_CONFIG, read_hf_sizes
+    config = path.parent / name
     if naming is OPENAI and is_openai(weights.tensors, path.name):
         sizes = infer_sizes(weights.tensors, str(path))
         if named is not None:
-            same = replace(named[0], activation="quick_gelu"), replace(named[1], activation="quick_gelu")
-            compare_sizes(sizes, f"The weights in {str(path)!r}", same, f"the architecture {architecture}")
+            origin = f"The weights in {str(path)!r}"
+            compare_sizes(sizes, origin, use_quick_gelu(named), f"the architecture {architecture}")
         return ModelFormat.OPENAI, sizes, "the weights, which are OpenAI's"
     if config.is_file():
-        read = read_hf_sizes if naming is HUGGINGFACE else read_open_clip_sizes
         sizes = read(config)
         if named is not None:
             compare_sizes(sizes, repr(str(config)), named, f"the architecture {architecture}")
@@ -258,11 +258,6 @@ def check_clip_end(end: int, origin: str) -> None:
     """Refuse an end token that CLIP's own tokenizer does not give."""
     if end not in (HIGHEST, CLIP_END):
         raise LmrError(f"{origin} ends texts with the token {end}, which is not CLIP's tokenizer. {OTHER_MODELS}")
-
-
-def _name_config(naming: Naming) -> str:
-    """Return the configuration file that lies beside weights with these names."""
-    return HF_CONFIG if naming is HUGGINGFACE else OPEN_CLIP_CONFIG
 
 
 def _draw(key: str, like: Tensor, width: int, depth: int, generator: torch.Generator) -> Tensor:

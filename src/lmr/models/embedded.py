@@ -58,15 +58,9 @@ class EmbeddedConfig:
     @property
     def text(self) -> TextConfig:
         """Sizes of the text tower."""
-        return TextConfig(
-            context=self.context,
-            vocabulary=self.vocabulary,
-            width=self.text_width,
-            depth=self.text_depth,
-            heads=self.text_heads,
-            features=self.features,
-            hidden=4 * self.text_width,
-        )
+        sizes = {key: getattr(self, f"text_{key}") for key in ("width", "depth", "heads")}
+        own = {key: getattr(self, key) for key in ("context", "vocabulary", "features")}
+        return TextConfig(**own, **sizes, hidden=4 * self.text_width)
 
 
 class EmbeddedTowers(nn.Module):

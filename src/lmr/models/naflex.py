@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.core.locks import hold
 from lmr.models.formats.configs import HALF, Settings, build, read_steps
 from lmr.models.preprocessing import Preprocessing, check_image, convert_to_rgb
 
@@ -70,21 +69,6 @@ def fit_grid(height: int, width: int, patch: int, most: int) -> tuple[int, int]:
         middle = (low + high) / 2
         low, high = (middle, high) if math.prod(count(middle)) <= most else (low, middle)
     return count(low)
-
-
-class PatchTower(nn.Module):
-    """The image tower of transformers' Siglip2Model on packed patches [B, patches, pixels + 2]: features [B, D]."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.config: Any = model.config
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Return features as the tower's head gives them, not normalised."""
-        with hold(self):  # its norms serve one thread at a time
-            features: Tensor = self.model(**unpack(images)).pooler_output
-        return features
 
 
 def unpack(images: Tensor) -> dict[str, Tensor]:

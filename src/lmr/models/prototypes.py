@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -65,27 +66,26 @@ def name_prototypes(tower_digest: str, prompts: Sequence[Sequence[str]]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def read_prototypes(path: Path, classes: int) -> Tensor | None:
-    """Read cached prototypes [classes, D]; return None without a file or if it was changed since it was written."""
-    try:
-        prototypes = read_state(path)[0]["prototypes"]
-    except (LmrError, KeyError):
-        return None
-    return prototypes if len(prototypes) == classes else None
+def find_prototypes(path: Path, classes: int, compute: Callable[[], Tensor]) -> Tensor:
+    """Return the prototypes [classes, D] in a file of the cache; without a valid one, compute and keep them.
 
-
-def keep_prototypes(path: Path, prototypes: Tensor) -> None:
-    """Write prototypes to the cache. Where that is not possible, they are computed again next time."""
+    Where they cannot be kept, they are computed again next time.
+    """
+    with contextlib.suppress(LmrError, KeyError):
+        kept = read_state(path)[0]["prototypes"]
+        if len(kept) == classes:
+            return kept
+    prototypes = compute()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_state(path, {"prototypes": prototypes}, {})
     except (OSError, LmrError) as error:
         LOGGER.info("Prototypes cannot be cached and are computed again next time: %s", error)
+    return prototypes
 
 
 def digest_tower(tower: nn.Module) -> str:
     """Return the digest of a text tower's weights and settings, computed each time, as weights can change unnoticed."""
-    settings = (
-        f"{type(tower).__name__} {getattr(tower, 'config', None)!r}"  # heads and activation are not in the weights
-    )
+    # Heads and activation are not in the weights.
+    settings = f"{type(tower).__name__} {getattr(tower, 'config', None)!r}"
     return hashlib.sha256(f"{settings} {digest_tensors(tower.state_dict())}".encode()).hexdigest()

@@ -21,29 +21,34 @@ from lmr.models.backbone import Backbone
 from lmr.models.facts import ModelFacts, ModelFormat, describe_activations
 from lmr.models.formats.checkpoints import check_depth, check_tensors, is_ignored
 from lmr.models.formats.configs import HF_CONFIG, SIGLIP_OWN, find_settings, read_preprocessing
-from lmr.models.formats.export import Norms, write_model, write_preprocessing, write_tokenizer
+from lmr.models.formats.export import Norms, write_preprocessing, write_pretrained
 from lmr.models.formats.weights import describe_weights, read_weights
-from lmr.models.naflex import PatchPreprocessing, PatchTower, parse_patch_preprocessing
+from lmr.models.naflex import PatchPreprocessing, parse_patch_preprocessing, unpack
 from lmr.models.preprocessing import Preprocessing
 from lmr.models.prompts import TokenPrompts
 from lmr.models.tokenizers import PaddedTokenizer, digest_tokenizer, read_tokenizer
 from lmr.models.transformers_library import import_transformers, quiet_transformers, shorten_error
 
 _TOKENIZER_FILES = ("spiece.model", "tokenizer.model", "tokenizer.json", "tokenizer_config.json")
+_TOKENIZER = "spiece.model or tokenizer.json with tokenizer_config.json"
 
 
 class Pooled(nn.Module):
-    """A tower of transformers that returns only its pooled feature: pixels or token ids [B, ...] to features [B, D]."""
+    """A tower of transformers that returns only its pooled feature [B, D].
 
-    def __init__(self, model: nn.Module) -> None:
+    It takes pixels or token ids [B, ...], or ``packed`` patches (``naflex``).
+    """
+
+    def __init__(self, model: nn.Module, packed: bool = False) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.packed = model, packed
         self.config: Any = model.config
 
     def forward(self, given: Tensor) -> Tensor:
         """Return features as the tower's head gives them, not normalised."""
         with hold(self):  # its norms serve one thread at a time
-            features: Tensor = self.model(given).pooler_output
+            answer = self.model(**unpack(given)) if self.packed else self.model(given)
+        features: Tensor = answer.pooler_output
         return features
 
 
@@ -65,7 +70,7 @@ class Siglip(Backbone):
     Its text tower sees the whole context, padding included, so prompts are never cut.
     """
 
-    encoder: Pooled | PatchTower
+    encoder: Pooled
     _text: Pooled
     no_folder_because = "its preprocessing, which keeps the shape of an image, is not written yet"
 
@@ -79,8 +84,7 @@ class Siglip(Backbone):
         self.name, self.preprocessing = name, preprocessing
         self.logit_scale, self.logit_bias = math.exp(scale), bias
         self._text = Pooled(model.text_model)
-        packed = isinstance(preprocessing, PatchPreprocessing)
-        self.encoder = PatchTower(model.vision_model) if packed else Pooled(model.vision_model)
+        self.encoder = Pooled(model.vision_model, packed=isinstance(preprocessing, PatchPreprocessing))
         self.input_shape = preprocessing.input_shape
         vision, text = source.config.vision_config, source.config.text_config
         self._tokenizer = PaddedTokenizer(source.tokenizer, name, text.max_position_embeddings, text.vocab_size)
@@ -111,7 +115,7 @@ class Siglip(Backbone):
         """Write the model, its preprocessing and its tokenizer, for SiglipModel and SiglipProcessor of transformers."""
         from transformers import SiglipConfig, SiglipModel
 
-        if isinstance(self.encoder, PatchTower):
+        if self.encoder.packed:
             return super().write_huggingface(folder, norms)
         numbers = {"logit_scale": math.log(self.logit_scale), "logit_bias": self.logit_bias}
         weights = {key: torch.tensor([number]) for key, number in numbers.items()}
@@ -125,9 +129,9 @@ class Siglip(Backbone):
         with torch.device("meta"):
             model: Any = SiglipModel(SiglipConfig(vision_config=vision, text_config=text))
         model.load_state_dict(weights, assign=True)
-        write_model(model, folder)
+        write_pretrained(model, folder)
         write_preprocessing(self.preprocessing, "Siglip", folder)
-        write_tokenizer(self._tokenizer.tokenizer, folder)
+        write_pretrained(self._tokenizer.tokenizer, folder)
         return None
 
 
@@ -140,7 +144,9 @@ def load_siglip(path: Path, name: str, *, device: Device = "cpu", dtype: torch.d
     import_transformers(f"The SigLIP model {name!r}")
     with quiet_transformers():
         config = _read_config(folder)
-    tokenizer = _read_tokenizer(folder)
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        raise LmrError(f"There is no tokenizer in {str(folder)!r}; put {_TOKENIZER} there.")
+    tokenizer = read_tokenizer(folder, _TOKENIZER)
     weights = read_weights(path)
     preprocessing, settings = _find_preprocessing(folder, config)
     shown = {"sizes from": HF_CONFIG, "preprocessing": f"{preprocessing}; from {settings}"}
@@ -177,13 +183,6 @@ def _find_preprocessing(folder: Path, config: Any) -> tuple[Preprocessing, str]:
     settings, name = find_settings(folder)
     where = repr(str(folder / name if name else folder))
     return parse_patch_preprocessing(settings, where, config.vision_config.patch_size), name or SIGLIP_OWN
-
-
-def _read_tokenizer(folder: Path) -> Any:
-    expected = f"{_TOKENIZER_FILES[0]} or {_TOKENIZER_FILES[2]} with {_TOKENIZER_FILES[3]}"
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        raise LmrError(f"There is no tokenizer in {str(folder)!r}; put {expected} there.")
-    return read_tokenizer(folder, expected)
 
 
 def _build_model(config: Any, tensors: Mapping[str, Tensor], origin: str) -> Any:

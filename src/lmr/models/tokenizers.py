@@ -117,18 +117,10 @@ def read_merges() -> list[tuple[str, str]]:
 
 def list_words() -> list[str]:
     """List the vocabulary in the order of its ids without special tokens: bytes, bytes that end a word, merges."""
-    symbols = list_byte_symbols()
-    return [*symbols, *(symbol + "</w>" for symbol in symbols), *(left + right for left, right in read_merges())]
-
-
-def list_byte_symbols() -> list[str]:
-    """List one visible character per byte in the order of CLIP's ids: printable Latin-1 first, then the others.
-
-    Printable bytes stand for themselves; the others take the characters from U+0100 on (GPT-2's alphabet).
-    """
+    # GPT-2's alphabet: printable bytes of Latin-1 stand for themselves, the others take the characters from U+0100 on.
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = 256 - len(printable)
-    return [chr(byte) for byte in printable] + [chr(256 + number) for number in range(others)]
+    symbols = [chr(code) for code in (*printable, *range(256, 512 - len(printable)))]
+    return [*symbols, *(symbol + "</w>" for symbol in symbols), *(left + right for left, right in read_merges())]
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -142,11 +134,15 @@ def has_foreign_tokenizer(folder: Path) -> bool:
 
     Vocabulary and merges are compared; the tokens that begin and end a text may be stored in any of the files.
     """
-    checks = {TOKENIZER_JSON: is_clip_json, VOCABULARY_FILE: _is_clip_vocabulary, MERGES_FILE: _is_clip_merges}
-    present = {name: check for name, check in checks.items() if (folder / name).is_file()}
+    checks = {
+        TOKENIZER_JSON: is_clip_json,
+        VOCABULARY_FILE: lambda text: _is_clip_vocabulary(json.loads(text)),
+        MERGES_FILE: lambda text: _is_clip_merges([line for line in text.split("\n") if line[:8] != "#version"]),
+    }
+    present = [name for name in checks if (folder / name).is_file()]
     try:
         if present:
-            return not all(check((folder / name).read_text(encoding="utf-8")) for name, check in present.items())
+            return not all(checks[name]((folder / name).read_text(encoding="utf-8")) for name in present)
         if has_tokenizer(folder):
             return True
         path = folder / TOKENIZER_CONFIG
@@ -164,20 +160,14 @@ def is_clip_json(text: str) -> bool:
     if not isinstance(model, dict) or not isinstance(model.get("merges"), list):
         return False
     merges = [" ".join(map(str, pair)) if isinstance(pair, list) else pair for pair in model["merges"]]
-    return _is_same_vocabulary(model.get("vocab")) and merges == [" ".join(pair) for pair in read_merges()]
+    return _is_clip_vocabulary(model.get("vocab")) and _is_clip_merges(merges)
 
 
-def _is_clip_merges(text: str) -> bool:
-    """Return True if a merges.txt is CLIP's: one merge a line, after the version of the format."""
-    lines = [line for line in text.split("\n") if line and not line.startswith("#version")]
-    return lines == [" ".join(pair) for pair in read_merges()]
+def _is_clip_merges(merges: list[str]) -> bool:
+    return [merge for merge in merges if merge] == [" ".join(pair) for pair in read_merges()]
 
 
-def _is_clip_vocabulary(text: str) -> bool:
-    return _is_same_vocabulary(json.loads(text))
-
-
-def _is_same_vocabulary(vocabulary: Any) -> bool:
+def _is_clip_vocabulary(vocabulary: Any) -> bool:
     """Return True if these ids are CLIP's, the two special tokens aside."""
     if not isinstance(vocabulary, dict) or not all(isinstance(number, int) for number in vocabulary.values()):
         return False
@@ -199,23 +189,20 @@ class TransformersTokenizer:
         The end is found as transformers' CLIP does: the first place of the configuration's end token, or of the highest
         id where that is 2. Texts are read one by one and without padding, which a causal tower does not see.
         """
-        rows = [self._read(text) for text in check_texts(texts)]
-        return _pad(rows), torch.tensor([self._find_end(row) for row in rows])
-
-    def _read(self, text: str) -> list[int]:
-        with quiet_transformers():
-            row = [int(token) for token in self.tokenizer(text, truncation=True, max_length=self.context)["input_ids"]]
-        _check_known(row, self.vocabulary, self.name)
-        return row
-
-    def _find_end(self, row: list[int]) -> int:
-        end = max(row) if self.end == HIGHEST else self.end
-        if end not in row:
-            raise LmrError(
-                f"The tokenizer of {self.name!r} does not end texts with the token {end}, as the model's configuration "
-                "says; the tokenizer belongs to another model."
-            )
-        return row.index(end)
+        rows, ends = [], []
+        for text in check_texts(texts):
+            with quiet_transformers():
+                row = list(map(int, self.tokenizer(text, truncation=True, max_length=self.context)["input_ids"]))
+            _check_known(row, self.vocabulary, self.name)
+            end = max(row) if self.end == HIGHEST else self.end
+            if end not in row:
+                raise LmrError(
+                    f"The tokenizer of {self.name!r} does not end texts with the token {end}, as the model's "
+                    "configuration says; the tokenizer belongs to another model."
+                )
+            rows.append(row)
+            ends.append(row.index(end))
+        return _pad(rows), torch.tensor(ends)
 
 
 class PaddedTokenizer:

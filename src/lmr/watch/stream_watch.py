@@ -112,16 +112,13 @@ class StreamWatch:
             self, tally=Tally.begin(self.tally.classes.shape[1]), canaries=canaries, not_finite=0, drift=None
         )
 
-    def move(
-        self, convert: Callable[[dict[str, Tensor]], dict[str, Tensor]], place: Callable[[Tensor], Tensor]
-    ) -> Self:
-        """Return the watch with its kept states mapped by ``convert`` and its canaries by ``place``."""
-        images, undo = self.canaries.images, self.undo
+    def move(self, convert: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Self:
+        """Return the watch with its kept states mapped by ``convert``."""
+        undo = self.undo
         moved = {step: replace(one, tensors=convert(one.tensors)) for step, one in self.all_snapshots.items()}
         if undo is not None:
             undo = Undo(undo.health, convert(undo.tensors), tuple(moved[one.step] for one in undo.snapshots))
-        canaries = replace(self.canaries, images=None if images is None else place(images))
-        return replace(self, canaries=canaries, snapshots=tuple(moved[one.step] for one in self.snapshots), undo=undo)
+        return replace(self, snapshots=tuple(moved[one.step] for one in self.snapshots), undo=undo)
 
 
 # Snapshots.

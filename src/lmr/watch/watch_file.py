@@ -28,6 +28,7 @@ from lmr.watch.signals import POINTS, Tally
 from lmr.watch.stream_watch import EVENTS, HealthEvent, Snapshot, StreamWatch, Undo
 
 PREFIX = "watch/"  # of the watch's tensors in a state
+_NUMBERS = ("images", "not_finite", "drift", "first")  # fields that are the same in both forms
 _MOST_ITEMS = 10_000  # of a list
 _LARGEST = 2**53  # of a count; JSON has no exact numbers beyond
 _ROUNDING = 1e-6  # relative
@@ -53,10 +54,12 @@ class _SavedWatch:
 
 def pack_all(watches: Sequence[StreamWatch]) -> tuple[str, dict[str, Tensor]]:
     """Return watches as a JSON text and as named tensors, which are not copies."""
-    packed = [pack_watch(watch) for watch in watches]
-    tensors = {f"{PREFIX}{k}/{key}": value for k, (_, own) in enumerate(packed) for key, value in own.items()}
-    events = [{"events": pack_events(watch.events, k)} for k, watch in enumerate(watches)]
-    return json.dumps([values | own for (values, _), own in zip(packed, events, strict=True)]), tensors
+    texts, tensors = [], {}
+    for k, watch in enumerate(watches):
+        values, own = pack_watch(watch)
+        texts.append(values | {"events": pack_events(watch.events, k)})
+        tensors |= {f"{PREFIX}{k}/{key}": value for key, value in own.items()}
+    return json.dumps(texts), tensors
 
 
 def unpack_all(
@@ -100,18 +103,14 @@ def pack_watch(watch: StreamWatch) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors |= {f"snapshot/{step}/{key}": value for key, value in snapshot.tensors.items()}
     if watch.undo is not None:
         tensors |= {f"undo/{key}": value for key, value in watch.undo.tensors.items()}
-    values = {
+    values = {key: getattr(watch, key) for key in _NUMBERS} | {
         "compared": watch.tally.compared,
         "health": vars(watch.health),
         "canaries": {key: value for key, value in vars(watch.canaries).items() if key != "images"},
-        "images": watch.images,
-        "not_finite": watch.not_finite,
-        "drift": watch.drift,
         "snapshots": [snapshot.step for snapshot in watch.snapshots],
         "undo": None if watch.undo is None else vars(watch.undo.health),
         "undo_snapshots": [] if watch.undo is None else [snapshot.step for snapshot in watch.undo.snapshots],
         "counts": dict(watch.counts),
-        "first": watch.first,
     }
     return values, tensors
 
@@ -136,14 +135,11 @@ def _unpack(values: Any, tensors: Mapping[str, Tensor], stream: int) -> StreamWa
         Tally(tensors["classes"], tensors["sums"], saved.compared),
         saved.health,
         replace(saved.canaries, images=tensors.get("canaries")),
-        saved.images,
-        saved.not_finite,
-        saved.drift,
-        tuple(kept[step] for step in saved.snapshots),
-        undo,
-        tuple(replace(event, stream=stream) for event in saved.events),
-        {str(level): count for level, count in saved.counts.items()},
-        saved.first,
+        snapshots=tuple(kept[step] for step in saved.snapshots),
+        undo=undo,
+        events=tuple(replace(event, stream=stream) for event in saved.events),
+        counts={str(level): count for level, count in saved.counts.items()},
+        **{key: getattr(saved, key) for key in _NUMBERS},
     )
 
 

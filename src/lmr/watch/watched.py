@@ -86,7 +86,7 @@ class Watched(Saved):
         """
         with self._session():
             checked, batch = self.method._check(images, streams)
-            first = self._choose_first(checked)
+            first = self.method._choose_first(checked)
             parts = split_batch(batch, self.watches, self.every, self.every_young)
             frozen = self._answer_frozen(first, parts)
             parts = [replace(part, watch=self._check_canaries(part)) for part in parts]
@@ -107,7 +107,7 @@ class Watched(Saved):
             if not bool(quarantined.any()):
                 return self.method.predict(images, streams)
             answer = self.method.predict(checked, ids)
-            frozen = self.classifier(self._choose_first(checked))
+            frozen = self.classifier(self.method._choose_first(checked))
             return replace(answer, logits=choose_rows(quarantined, frozen, answer.logits))
 
     def as_module(self) -> nn.Module:
@@ -268,15 +268,12 @@ class Watched(Saved):
         """
         with self._session():
             rows = self.method._rows(streams).tolist()
-            if not isinstance(state, Mapping) or not isinstance(state.get("tensors"), Mapping):
-                raise LmrError("Expected a state as state_dict() gives it, with its 'tensors'.")
-            self.method._check_identity(state)
+            tensors = self.method._check_identity(state)
             watches = [self._begin_watch() for _ in rows]
             if "watch" in state:
-                watches = self._unpack(str(state["watch"]), state["tensors"], rows)
-            tensors = {key: value for key, value in state["tensors"].items() if not key.startswith(PREFIX)}
-            facts = {key: value for key, value in state.items() if key != "watch"}
-            self.method.load_state_dict({**facts, "tensors": tensors}, rows)
+                watches = self._unpack(str(state["watch"]), tensors, rows)
+            own = {key: value for key, value in tensors.items() if not key.startswith(PREFIX)}
+            self.method.load_state_dict({**self.method._identify(), "tensors": own}, rows)
             for stream, watch in zip(rows, watches, strict=True):
                 self.watches[stream] = watch
 
@@ -304,20 +301,15 @@ class Watched(Saved):
 
     def _carry_watches(self, new: Method) -> list[StreamWatch]:
         """Return the watches of all streams for the classes of ``new``."""
-        return [
-            replace(
-                watch.move(lambda state: self.method._carry(state, new), lambda images: images).restart_signals(),
-                tally=Tally.begin(new.classifier.classes),
-                canaries=Canaries(),
-            )
-            for watch in self.watches
-        ]
+        moved = (watch.move(lambda state: self.method._carry(state, new)) for watch in self.watches)
+        fresh = Tally.begin(new.classifier.classes)
+        return [replace(watch.restart_signals(), tally=fresh, canaries=Canaries()) for watch in moved]
 
     def _unpack(self, text: str, tensors: Mapping[str, Tensor], rows: list[int]) -> list[StreamWatch]:
         """Return the watches in a state; raise an LmrError if they do not fit."""
         try:
             found = unpack_all(text, tensors, rows, self.classifier)
-            found = [watch.move(self.method._complete_scores, lambda images: images) for watch in found]
+            found = [watch.move(self.method._complete_scores) for watch in found]
             for watch in found:
                 for kept in watch.states:
                     if set(kept) != set(self.method.state):
@@ -325,13 +317,7 @@ class Watched(Saved):
                     self.method._check_fit(kept, 1)
         except ValueError as error:  # an LmrError is one
             raise LmrError(f"The watch in the state cannot be used ({error}); the state is damaged.") from error
-        return [self._limit_canaries(self._move(watch)) for watch in found]
-
-    def _limit_canaries(self, watch: StreamWatch) -> StreamWatch:
-        images = watch.canaries.images
-        if images is None:
-            return watch
-        return replace(watch, canaries=keep_first(watch.canaries, self._count_room(images[0].numel())))
+        return [self._move(watch) for watch in found]
 
     # A step.
 
@@ -353,17 +339,10 @@ class Watched(Saved):
         if kept.images is None or not is_due(kept, suspected, len(part.places), confirm, self.pace.spacing):
             return part.watch
         images = kept.images.to(self.classifier.dtype)
-        if self._holds_views(alone := images.unsqueeze(1)):
+        if self.method._holds_views(alone := images.unsqueeze(1)):
             images = alone  # one view of each: the method may not be able to make others, or makes very many
         labels = self.method.predict(images, [part.stream] * len(images)).labels
         return replace(part.watch, canaries=note_check(kept, labels))
-
-    def _holds_views(self, images: Tensor) -> bool:
-        return self.method.takes_views and self.classifier.holds_views(images)
-
-    def _choose_first(self, images: Tensor) -> Tensor:
-        """Return the images themselves: the first of given views, which every method with views takes as the image."""
-        return images[:, 0] if self._holds_views(images) else images
 
     def _answer(
         self, images: Tensor, batch: Streams, parts: Sequence[StreamPart], frozen: Mapping[int, Tensor]
@@ -393,7 +372,7 @@ class Watched(Saved):
         info = answer.info if self.streams == 1 else answer.info.get("streams", {}).get(part.stream, {})
         valid = info.get("finite", True) and all(finite[place] for place in part.places)
         usable = [place for place in part.compared if finite[place] and bool(frozen[place].isfinite().all())]
-        tally = old.tally
+        tally, drift = old.tally, info.get("drift", old.drift)
         canaries = replace(old.canaries, steps=old.canaries.steps + 1, passed=old.canaries.passed + count)
         if usable:
             plain = torch.stack([frozen[place] for place in usable])
@@ -410,7 +389,7 @@ class Watched(Saved):
             canaries=canaries,
             images=old.images + count,
             not_finite=0 if valid else old.not_finite + 1,
-            drift=_drop_infinite(info.get("drift", old.drift)),
+            drift=drift if drift is not None and math.isfinite(drift) else None,
         )
 
     def _advance(self, stream: int, compared: int) -> list[HealthEvent]:
@@ -480,8 +459,7 @@ class Watched(Saved):
         return tensors
 
     def _set_state(self, stream: int, tensors: Mapping[str, Tensor]) -> None:
-        facts = {"spec": self.method.spec, **self.classifier.fingerprint}
-        self.method.load_state_dict({**facts, "tensors": tensors}, stream)
+        self.method.load_state_dict({**self.method._identify(), "tensors": tensors}, stream)
 
     def _begin_watch(self) -> StreamWatch:
         return StreamWatch(Tally.begin(self.classifier.classes))
@@ -505,14 +483,12 @@ class Watched(Saved):
 
     def _move(self, watch: StreamWatch) -> StreamWatch:
         """Return a watch for where the classifier is now, with canaries in the form that ``_check`` gives images."""
-        clip = self.classifier
-        return watch.move(
-            self.method._convert_state, lambda images: self.method._embed(images.to(clip.device, clip.dtype)).to(KEPT)
-        )
-
-
-def _drop_infinite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+        clip, moved = self.classifier, watch.move(self.method._convert_state)
+        if watch.canaries.images is None:
+            return moved
+        images = self.method._embed(watch.canaries.images.to(clip.device, clip.dtype)).to(KEPT)
+        kept = keep_first(replace(watch.canaries, images=images), self._count_room(images[0].numel()))
+        return replace(moved, canaries=kept)
 
 
 @dataclass(frozen=True)

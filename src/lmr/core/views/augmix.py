@@ -104,7 +104,7 @@ def solarize(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
 def rotate(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
     """Rotate about the centre by whole degrees, at most 30 at full strength."""
     height, width = x.shape[-2:]
-    angle = _truncate(30 * strength) * (math.pi / 180)
+    angle = (30 * strength).trunc() * (math.pi / 180)
     cosine, sine = angle.cos(), angle.sin()
     middle_x, middle_y = (width - 1) / 2, (height - 1) / 2
     zero = torch.zeros_like(angle)
@@ -126,12 +126,12 @@ def shear_y(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
 
 def translate_x(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
     """Move to the side by whole pixels, at most a third of the width at full strength."""
-    return transform(x, _make_affine({2: _truncate(x.shape[-1] / 3 * strength)}), colour)
+    return transform(x, _make_affine({2: (x.shape[-1] / 3 * strength).trunc()}), colour)
 
 
 def translate_y(x: Tensor, strength: Tensor, colour: Tensor) -> Tensor:
     """Move up or down likewise."""
-    return transform(x, _make_affine({5: _truncate(x.shape[-2] / 3 * strength)}), colour)
+    return transform(x, _make_affine({5: (x.shape[-2] / 3 * strength).trunc()}), colour)
 
 
 Operation = Callable[[Tensor, Tensor, Tensor], Tensor]  # of pixels [n, C, H, W], strengths [n] and a colour [C, 1, 1]
@@ -148,9 +148,10 @@ def transform(x: Tensor, affine: Tensor, colour: Tensor) -> Tensor:
     """
     height, width = x.shape[-2:]
     a, b = torch.arange(width, dtype=torch.float64), torch.arange(height, dtype=torch.float64).unsqueeze(1)
-    first, second = affine[:, :3].T, affine[:, 3:].T
-    source_x = first[0].view(-1, 1, 1) * a + first[1].view(-1, 1, 1) * b + first[2].view(-1, 1, 1)
-    source_y = second[0].view(-1, 1, 1) * a + second[1].view(-1, 1, 1) * b + second[2].view(-1, 1, 1)
+    source_x, source_y = (
+        row[0].view(-1, 1, 1) * a + row[1].view(-1, 1, 1) * b + row[2].view(-1, 1, 1)
+        for row in (affine[:, :3].T, affine[:, 3:].T)
+    )
     inside = (source_x >= -0.5) & (source_x < width - 0.5) & (source_y >= -0.5) & (source_y < height - 0.5)
     moved = (sample_bilinear(x.double(), source_x, source_y) + 1e-6).floor()  # Pillow cuts decimals off
     return torch.where(inside.unsqueeze(1).to(x.device), moved.to(x.dtype), colour)
@@ -164,11 +165,6 @@ def _make_affine(entries: dict[int, Tensor]) -> Tensor:
     affine[:, 2] += 0.5 * (affine[:, 0] + affine[:, 1]) - 0.5
     affine[:, 5] += 0.5 * (affine[:, 3] + affine[:, 4]) - 0.5
     return affine
-
-
-def _truncate(numbers: Tensor) -> Tensor:
-    """Towards zero, as Python's int does."""
-    return numbers.trunc()
 
 
 def _spread(values: Tensor, like: Tensor) -> Tensor:

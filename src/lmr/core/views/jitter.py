@@ -22,11 +22,8 @@ from lmr.core.views.view_maker import seed_generator
 
 BRIGHTNESS, CONTRAST, SATURATION = (0.6, 1.4), (0.7, 1.3), (0.5, 1.5)
 HUE, GAMMA = (-0.06, 0.06), (0.7, 1.3)
-DEGREES, TRANSLATION, SCALE = (
-    (-15.0, 15.0),
-    1 / 16,
-    (0.9, 1.1),
-)  # translation: share of an image padded by half its size
+DEGREES, SCALE = (-15.0, 15.0), (0.9, 1.1)
+TRANSLATION = 1 / 16  # share of an image padded by half its size
 KERNEL, SIGMA = 5, (0.001, 0.5)
 NOISE = 0.005
 _GREY = (0.2989, 0.587, 0.114)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lmr.core.errors import LmrError
 from lmr.models.catalog import OTHER_MODELS
-from lmr.models.towers.architectures import ARCHITECTURES, Sizes
+from lmr.models.towers.architectures import ARCHITECTURES, Sizes, use_quick_gelu
 from lmr.models.towers.image import VisionConfig, VisionTower
 from lmr.models.towers.text import TextConfig, TextTower
 
@@ -29,6 +29,10 @@ class Naming:
     text: dict[str, str]
     block: dict[str, str]  # within a transformer block; several names where q, k and v are separate
     transposed: bool  # whether the projections are stored [features, width]
+
+    def turns(self, key: str) -> bool:
+        """Return True if our tensor of this name is stored transposed."""
+        return self.transposed and key == "projection"
 
     def find_sources(self, side: Side, key: str) -> list[str]:
         """List the tensors that make up our ``key``, in the order they are stacked."""
@@ -172,33 +176,26 @@ class TowerWeights:
     logit_bias: float
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """Our name for a tensor of the file, alone or stacked with others, and the shape it must have in the file."""
-
-    side: Side
-    key: str
-    shape: tuple[int, ...]
-    turned: bool
-
-
 def convert_weights(
     tensors: Mapping[str, Tensor], naming: Naming, sizes: Sizes, origin: str, dtype: torch.dtype = torch.float32
 ) -> TowerWeights:
     """Return the weights of both towers in ``dtype``, copied from the file's tensors; every key must match."""
     check_depth(tensors, max(sizes[0].depth, sizes[1].depth), origin)
-    slots = _list_slots(naming, sizes)
-    shapes: dict[str, Sequence[int] | None] = {key: slot.shape for key, slot in slots.items()}
+    sources: dict[tuple[Side, str], list[str]] = {}  # our names, and theirs
+    shapes: dict[str, Sequence[int] | None] = {}
+    towers: tuple[tuple[Side, nn.Module], ...] = tuple(zip(("image", "text"), make_towers(sizes), strict=True))
+    for side, tower in towers:
+        for key, wanted in tower.state_dict().items():
+            names = sources[side, key] = naming.find_sources(side, key)
+            shape = wanted.T.shape if naming.turns(key) else (len(wanted) // len(names), *wanted.shape[1:])
+            shapes |= dict.fromkeys(names, shape)
     shapes |= dict.fromkeys(("logit_scale", "logit_bias") if "logit_bias" in tensors else ("logit_scale",))
     check_tensors(tensors, shapes, origin)
-    parts: dict[tuple[Side, str], list[Tensor]] = {}
-    for source, slot in slots.items():
-        tensor = tensors[source]
-        parts.setdefault((slot.side, slot.key), []).append(tensor.T if slot.turned else tensor)
     sides: dict[Side, dict[str, Tensor]] = {"image": {}, "text": {}}
-    for (side, key), pieces in parts.items():
+    for (side, key), names in sources.items():
+        pieces = [(tensors[name].T if naming.turns(key) else tensors[name]).to(dtype) for name in names]
         # torch.cat always copies: the file's tensors may be memory-mapped, and the file could change.
-        sides[side][key] = torch.cat([piece.to(dtype) for piece in pieces]).contiguous()
+        sides[side][key] = torch.cat(pieces).contiguous()
     scale = math.exp(_read_scalar(tensors, "logit_scale", origin))
     bias = _read_scalar(tensors, "logit_bias", origin) if "logit_bias" in tensors else 0.0
     return TowerWeights(sides["image"], sides["text"], scale, bias)
@@ -242,9 +239,9 @@ def infer_sizes(tensors: Mapping[str, Tensor], origin: str) -> Sizes:
         ) from error
     except (ValueError, IndexError, TypeError) as error:
         raise LmrError(f"The weights in {origin!r} do not have the shapes of a CLIP model. ({error})") from error
-    for known in ARCHITECTURES.values():  # a file without its last blocks is not another model
-        if _forget_depth(known[0]) == _forget_depth(vision) and _forget_depth(known[1]) == _forget_depth(text):
-            return replace(vision, depth=known[0].depth), replace(text, depth=known[1].depth)
+    for known in map(use_quick_gelu, ARCHITECTURES.values()):  # a file without its last blocks is not another model
+        if (replace(known[0], depth=vision.depth), replace(known[1], depth=text.depth)) == (vision, text):
+            return known
     return vision, text
 
 
@@ -272,28 +269,9 @@ def _infer_blocks(tensors: Mapping[str, Tensor], begin: str, width: int, project
     }
 
 
-def _forget_depth(config: VisionConfig | TextConfig) -> VisionConfig | TextConfig:
-    return replace(config, depth=1, activation="quick_gelu")
-
-
 def _count_blocks(tensors: Mapping[str, Tensor], begin: str) -> int:
     numbers = [re.match(rf"{re.escape(begin)}(\d+)\.", key) for key in tensors]
     return 1 + max((int(number[1]) for number in numbers if number), default=-1)
-
-
-def _list_slots(naming: Naming, sizes: Sizes) -> dict[str, _Slot]:
-    """List every key the file must have, with our name and shape for it."""
-    image, text = make_towers(sizes)
-    slots: dict[str, _Slot] = {}
-    towers: tuple[tuple[Side, nn.Module], ...] = (("image", image), ("text", text))
-    for side, tower in towers:
-        for key, wanted in tower.state_dict().items():
-            sources = naming.find_sources(side, key)
-            turned = naming.transposed and key == "projection"
-            shape = tuple(wanted.T.shape) if turned else (len(wanted) // len(sources), *wanted.shape[1:])
-            for source in sources:
-                slots[source] = _Slot(side, key, shape, turned)
-    return slots
 
 
 def check_tensors(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int] | None], origin: str) -> None:

@@ -105,10 +105,10 @@ def _rename(tower: nn.Module, side: Side, norms: Mapping[str, Tensor] | None = N
     return renamed
 
 
-def write_model(model: Any, folder: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` of a model of transformers."""
+def write_pretrained(part: Any, folder: Path) -> None:
+    """Write the files of a model or of a tokenizer of transformers."""
     with quiet_transformers():
-        model.save_pretrained(str(folder))
+        part.save_pretrained(str(folder))
 
 
 def write_preprocessing(preprocessing: Preprocessing, family: str, folder: Path) -> None:
@@ -125,12 +125,6 @@ def write_clip_tokenizer(context: int, folder: Path) -> None:
     tokens = {"bos_token": start, "eos_token": end, "unk_token": end, "pad_token": end}
     settings = {"tokenizer_class": "CLIPTokenizer", "model_max_length": context}
     _write_json(folder / TOKENIZER_CONFIG, settings | tokens)
-
-
-def write_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write the files of a tokenizer of transformers."""
-    with quiet_transformers():
-        tokenizer.save_pretrained(str(folder))
 
 
 def _write_json(path: Path, content: Any) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmr.core.errors import LmrError
-from lmr.core.log import LOGGER
+from lmr.core.log import LOGGER, quiet_loggers
 from lmr.models.catalog import OPENAI_MODELS, OPENAI_SPELLINGS, OTHER_MODELS
 from lmr.models.formats.configs import HF_CONFIG, OPEN_CLIP_CONFIG, PREPROCESSOR, PROCESSOR, read_json
 from lmr.models.formats.weights import SUFFIXES, list_shards
@@ -198,7 +197,7 @@ def _fetch(hub_id: str) -> ModelFiles:
             return None
 
     try:
-        with _quiet_hub():
+        with quiet_loggers("huggingface_hub"):  # but not its progress bars; what matters is in our own messages
             with contextlib.suppress(errors.EntryNotFoundError):  # one request, as a download would retry for long
                 hub.get_hf_file_metadata(hub.hf_hub_url(hub_id, HF_CONFIG))
             found = _pick(get, hub_id)
@@ -247,15 +246,3 @@ def _list_missing(hub_id: str) -> list[str]:
     if weights and weights.name.endswith(_INDEX):
         needs |= {shard.name: get(shard.name) for shard in list_shards(weights)}
     return [name for name, path in needs.items() if path is None]
-
-
-@contextlib.contextmanager
-def _quiet_hub() -> Iterator[None]:
-    """Hide the hub's notices and retries, but not its progress bars; what matters is in our own messages."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

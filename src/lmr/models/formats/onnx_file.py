@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import logging
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,10 @@ from lmr.core.card import Tower
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
+from lmr.core.log import quiet_loggers
 from lmr.core.prediction import AdaptedParameters
 
 IMAGES, LOGITS = "images", "logits"  # the input [batch, *input_shape] and the output [batch, classes]
-_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 class _Adapted(nn.Module):
@@ -56,7 +54,9 @@ def build_onnx(
     model = _Adapted(classifier, parameters).eval()
     example, axes = torch.zeros(2, *shape), {IMAGES: {0: torch.export.Dim("batch")}}
     try:
-        with _quiet(), torch.enable_grad():
+        # The notices and warnings of the exporter are about torch's own code.
+        with quiet_loggers("torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")
             program: Any = torch.onnx.export(
                 model, (example,), dynamo=True, input_names=[IMAGES], output_names=[LOGITS], dynamic_shapes=axes,
                 verbose=False,
@@ -84,18 +84,3 @@ def read_notes(path: Path) -> dict[str, str]:
     except Exception:  # whatever foreign bytes make protobuf raise
         return {}
     return {entry.key: entry.value for entry in model.metadata_props}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the notices and warnings of the exporter, which are about torch's own code."""
-    levels = [(logger, logger.level) for logger in map(logging.getLogger, _LOGGERS)]
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for logger, _ in levels:
-                logger.setLevel(logging.ERROR)
-            yield
-    finally:
-        for logger, level in levels:
-            logger.setLevel(level)

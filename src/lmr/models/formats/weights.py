@@ -22,13 +22,7 @@ from lmr.core.errors import LmrError
 from lmr.models.facts import ModelFacts, ModelFormat
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".ckpt")
-_CONTAINERS = (
-    "state_dict",
-    "model_state_dict",
-    "model",
-    "module",
-    "weights",
-)  # keys under which training scripts store weights
+_CONTAINERS = ("state_dict", "model_state_dict", "model", "module", "weights")  # keys of training scripts
 _PREFIXES = ("module.", "_orig_mod.", "model.", "clip_model.", "clip.")  # DataParallel, torch.compile, wrappers
 
 

@@ -40,33 +40,17 @@ _TABLE: dict[str, tuple[tuple[int, int, int, int, int, int], tuple[int, int, int
 }
 
 
-def _build(name: str) -> tuple[VisionConfig, TextConfig]:
+def _build(name: str) -> Sizes:
     (resolution, patch, width, depth, head, hidden), (text_width, text_heads, text_depth), features = _TABLE[name]
-    vision = VisionConfig(
-        resolution=resolution,
-        patch=patch,
-        width=width,
-        depth=depth,
-        heads=width // head,
-        features=features,
-        hidden=hidden,
-        activation="gelu",
-    )
-    text = TextConfig(
-        width=text_width,
-        depth=text_depth,
-        heads=text_heads,
-        features=features,
-        hidden=4 * text_width,
-        activation="gelu",
-    )
-    return vision, text
+    vision = VisionConfig(resolution, patch, width, depth, width // head, features, hidden, "gelu")
+    words = TextConfig(77, 49408, text_width, text_depth, text_heads, features, 4 * text_width, "gelu")
+    return vision, words
 
 
-ARCHITECTURES: dict[str, tuple[VisionConfig, TextConfig]] = {name: _build(name) for name in _TABLE}
+ARCHITECTURES: dict[str, Sizes] = {name: _build(name) for name in _TABLE}
 
 
-def find_architecture(name: str) -> tuple[VisionConfig, TextConfig]:
+def find_architecture(name: str) -> Sizes:
     """Return the sizes of an architecture by open_clip's name: GELU, or QuickGELU with the ending ``-quickgelu``."""
     plain = name.removesuffix(QUICK) if isinstance(name, str) else name
     if plain not in ARCHITECTURES:
@@ -75,16 +59,15 @@ def find_architecture(name: str) -> tuple[VisionConfig, TextConfig]:
             f"There is no architecture {name!r}.{suggest(name, ARCHITECTURES)} There are: {known}; each also with the "
             f"suffix {QUICK!r}."
         )
-    vision, text = ARCHITECTURES[plain]
-    if plain == name:
-        return vision, text
-    return replace(vision, activation="quick_gelu"), replace(text, activation="quick_gelu")
+    return ARCHITECTURES[plain] if plain == name else use_quick_gelu(ARCHITECTURES[plain])
+
+
+def use_quick_gelu(sizes: Sizes) -> Sizes:
+    """Return the same sizes with QuickGELU in both towers."""
+    return replace(sizes[0], activation="quick_gelu"), replace(sizes[1], activation="quick_gelu")
 
 
 def name_architecture(vision: VisionConfig, text: TextConfig) -> str | None:
     """Return the name of these sizes in the table, or None; the inverse of ``find_architecture``."""
-    for ending in ("", QUICK):
-        for name in ARCHITECTURES:
-            if find_architecture(name + ending) == (vision, text):
-                return name + ending
-    return None
+    names = (name + ending for ending in ("", QUICK) for name in ARCHITECTURES)
+    return next((name for name in names if find_architecture(name) == (vision, text)), None)

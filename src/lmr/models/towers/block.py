@@ -9,7 +9,8 @@ parameters of a norm are [w], or [n, w] where every image has its own.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +34,7 @@ def activate(x: Tensor, name: Activation) -> Tensor:
 class Perceptron(nn.Module):
     """Two linear layers with an activation between them."""
 
-    def __init__(self, width: int, hidden: int, activation: Activation = "quick_gelu") -> None:
+    def __init__(self, width: int, hidden: int, activation: Activation) -> None:
         super().__init__()
         self.activation: Activation = activation
         self.up = nn.Linear(width, hidden)
@@ -63,33 +64,91 @@ class Perceptron(nn.Module):
 
 
 class Block(nn.Module):
-    """Norm, attention, norm, perceptron with residual connections. x: [B, L, width]."""
+    """Norm, attention, norm, perceptron with residual connections, in the sizes that the ``config`` of its tower names.
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        causal: bool,
-        hidden: int | None = None,
-        activation: Activation = "quick_gelu",
-        eps: float = 1e-5,
-    ) -> None:
+    ``forward`` is for gradients of any kind. ``run`` and ``pull`` are the forward and the backward to the norms alone,
+    with given parameters of the two norms.
+    """
+
+    def __init__(self, config: Any, *, causal: bool) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
-        self.ln_1 = RowNorm(width, eps=eps)
+        width, self.heads, self.causal, self.eps = config.width, config.heads, causal, config.eps
+        self.ln_1 = RowNorm(width, eps=self.eps)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        self.ln_2 = RowNorm(width, eps=eps)
-        self.mlp = Perceptron(width, hidden or 4 * width, activation)
+        self.ln_2 = RowNorm(width, eps=self.eps)
+        self.mlp = Perceptron(width, config.hidden, config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, L, width] to [B, L, width]."""
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.ln_1(x)).chunk(3, dim=-1))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        q, k, v = self.split_heads(*self.qkv(self.ln_1(x)).chunk(3, dim=-1))
+        return self.finish(x, F.scaled_dot_product_attention(q, k, v, is_causal=self.causal))
+
+    def split_heads(self, *parts: Tensor) -> tuple[Tensor, ...]:
+        """Map each [n, L, w] to [n, heads, L, w / heads]."""
+        return tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+
+    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """Return the output of the block from its input and from the attention [n, heads, L, w / heads]."""
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         out: Tensor = x + self.mlp(self.ln_2(x))
         return out
+
+    def run(
+        self, x: Tensor, norms: BlockNorms, class_only: bool, keep: bool, arena: Arena | None = None
+    ) -> tuple[Tensor, Trace | None]:
+        """Map [n, L, w] to [n, T, w], T = L or the class token alone, without gradient; add the trace if ``keep``.
+
+        The output, which the next block keeps as its input, goes to the arena too. Without ``keep``, ``x`` is
+        overwritten.
+        """
+        middle, trace = self.push(x, norms, class_only, arena)
+        weight, bias, name = self.mlp.down.weight, self.mlp.down.bias, self.mlp.activation
+        if keep:
+            return project(activate_into(arena, trace.hidden, name), weight, bias, arena).add_(middle), trace
+        active = F.silu(trace.hidden, inplace=True) if name == "silu" else activate(trace.hidden, name)
+        if class_only:
+            return project(active, weight, bias, arena).add_(middle), None
+        flat = torch.add(middle, bias, out=x).flatten(0, 1)
+        torch.addmm(flat, active.flatten(0, 1), weight.T, out=flat)
+        return x, None
+
+    def push(self, x: Tensor, norms: BlockNorms, class_only: bool, arena: Arena | None = None) -> tuple[Tensor, Trace]:
+        """Run all but the last layer; return the residual for that layer and the trace, which holds its input."""
+        h, seen = normalise(x, norms[0], self.eps, arena)
+        width, weight, bias = x.shape[-1], self.qkv.weight, self.qkv.bias
+        if class_only:
+            q = F.linear(h[:, :1], weight[:width], bias[:width])
+            kv = project(h, weight[width:], bias[width:], arena)
+            x = x[:, :1]
+        else:
+            qkv = project(h, weight, bias, arena)
+            q, kv = qkv[..., :width], qkv[..., width:]
+        middle = project(attend(q, kv, self.heads), self.out.weight, self.out.bias, arena).add_(x)
+        h, again = normalise(middle, norms[1], self.eps, arena)
+        return middle, Trace(seen, q, kv, again, project(h, self.mlp.up.weight, self.mlp.up.bias, arena))
+
+    def pull(self, grad: Tensor, trace: Trace, norms: BlockNorms) -> tuple[Tensor, NormParameters, NormParameters]:
+        """Return gradients to the input [n, L, w] and to both norms from the gradient of the output [n, T, w]."""
+        to_hidden = pull_activation(grad @ self.mlp.down.weight, trace.hidden, self.mlp.activation)
+        to_middle, to_second = pull_norm(to_hidden @ self.mlp.up.weight, trace.second, norms[1])
+        to_middle = to_middle.to(grad.dtype).add_(grad)
+        to_mixed = to_middle @ self.out.weight
+        tokens, width = grad.shape[1:]
+        weight = self.qkv.weight
+        if tokens < trace.kv.shape[1]:
+            to_q, to_kv = torch.empty_like(trace.q), torch.empty_like(trace.kv)
+            pull_attention(to_mixed, trace.q, trace.kv, self.heads, to_q, to_kv)
+            to_h = to_kv @ weight[width:]
+            to_h[:, :tokens] += to_q @ weight[:width]
+        else:
+            to_qkv = to_mixed.new_empty(*grad.shape[:2], 3 * width)
+            pull_attention(to_mixed, trace.q, trace.kv, self.heads, to_qkv[..., :width], to_qkv[..., width:])
+            to_h = to_qkv @ weight
+        to_x, to_first = pull_norm(to_h, trace.first, norms[0])
+        to_x = to_x.to(grad.dtype)
+        to_x[:, :tokens] += to_middle
+        return to_x, to_first, to_second
 
 
 def fold_activations(tower: nn.Module) -> None:
@@ -100,24 +159,12 @@ def fold_activations(tower: nn.Module) -> None:
 
 
 NormParameters = tuple[Tensor, Tensor]  # weight and bias of a norm
-Layer = tuple[Tensor, Tensor]  # weight [out, in] and bias [out] of a linear layer
+BlockNorms = Sequence[NormParameters]  # of the two norms of a block
 
 _aten = torch.ops.aten
 # Devices on which one fused kernel per image is faster (twice) than one kernel for all images and scaling afterwards.
 _LOOPING = ("cpu",)
 _SCORES = 500_000  # attention scores computed at once: those of one image of ViT-B/16; measured on two cores
-
-
-class Frozen(NamedTuple):
-    """The constants of a block."""
-
-    qkv: Layer
-    out: Layer
-    up: Layer
-    down: Layer
-    heads: int
-    activation: Activation
-    eps: float
 
 
 class Normed(NamedTuple):
@@ -146,20 +193,6 @@ class Trace(NamedTuple):
         return Trace(self.first.select(rows), self.q[rows], self.kv[rows], self.second.select(rows), self.hidden[rows])
 
 
-class Gradient(NamedTuple):
-    """Gradients of a block: to its input [n, L, w], and to the parameters of its two norms."""
-
-    x: Tensor
-    first: NormParameters
-    second: NormParameters
-
-
-def freeze(block: Block) -> Frozen:
-    """Return the constants of a block."""
-    qkv, out, up, down = ((layer.weight, layer.bias) for layer in (block.qkv, block.out, block.mlp.up, block.mlp.down))
-    return Frozen(qkv, out, up, down, block.heads, block.mlp.activation, block.ln_1.eps)
-
-
 def normalise(x: Tensor, parameters: NormParameters, eps: float, arena: Arena | None = None) -> tuple[Tensor, Normed]:
     """Apply LayerNorm in the precision of its parameters, with output in that of ``x``; add what its backward needs."""
     weight, bias = parameters
@@ -167,7 +200,7 @@ def normalise(x: Tensor, parameters: NormParameters, eps: float, arena: Arena | 
     width = [x.shape[-1]]
     if weight.ndim == 1:
         out, mean, inverse = torch.native_layer_norm(wide, width, weight, bias, eps)
-    elif not _goes_one_by_one(x):
+    elif x.device.type not in _LOOPING:
         out, mean, inverse = torch.native_layer_norm(wide, width, None, None, eps)
         out = torch.addcmul(_spread(bias, x), out, _spread(weight, x))
     else:
@@ -192,7 +225,7 @@ def pull_norm(
     if weight.ndim == 1:
         to_x, to_weight, to_bias = pull(grad, x, width, seen.mean, seen.inverse, weight, bias, mask)
         return to_x, (to_weight, to_bias)
-    if not _goes_one_by_one(x):
+    if x.device.type not in _LOOPING:
         to_weight = ((x - seen.mean) * seen.inverse).mul_(grad).view(len(x), -1, *width).sum(1)
         to_bias = grad.view(len(x), -1, *width).sum(1)
         scaled = grad * _spread(weight, x)
@@ -206,11 +239,6 @@ def pull_norm(
             if piece is not None:
                 target.copy_(piece)
     return to_x, (to_weight, to_bias)
-
-
-def _goes_one_by_one(x: Tensor) -> bool:
-    """Return True if images are best computed one by one."""
-    return x.device.type in _LOOPING
 
 
 def _spread(parameter: Tensor, x: Tensor) -> Tensor:
@@ -231,7 +259,7 @@ def pull_attention(grad: Tensor, q: Tensor, kv: Tensor, heads: int, to_q: Tensor
     takes a few images at a time, so that their scores stay in the cache.
     """
     parts = [slice(None)]
-    if _goes_one_by_one(q):
+    if q.device.type in _LOOPING:
         group = max(1, _SCORES // (heads * q.shape[1] * kv.shape[1]))
         parts = [slice(first, first + group) for first in range(0, len(q), group)]
     for part in parts:
@@ -259,99 +287,13 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:2], heads, -1).transpose(1, 2).flatten(0, 1)
 
 
-def project(x: Tensor, layer: Layer, arena: Arena | None) -> Tensor:
+def project(x: Tensor, weight: Tensor, bias: Tensor, arena: Arena | None) -> Tensor:
     """Apply a linear layer [n, L, in] to [n, L, out], with its output in the arena if there is one."""
-    weight, bias = layer
     if arena is None:
         return F.linear(x, weight, bias)
     out = arena.take(*x.shape[:2], len(weight))
     torch.addmm(bias, x.flatten(0, 1), weight.T, out=out.flatten(0, 1))
     return out
-
-
-def push_block(
-    x: Tensor,
-    frozen: Frozen,
-    first: NormParameters,
-    second: NormParameters,
-    class_only: bool,
-    arena: Arena | None = None,
-) -> tuple[Tensor, Trace]:
-    """Run a block without its last layer; return the residual for that layer and the trace, which holds its input."""
-    h, seen = normalise(x, first, frozen.eps, arena)
-    width = x.shape[-1]
-    if class_only:
-        weight, bias = frozen.qkv
-        q = F.linear(h[:, :1], weight[:width], bias[:width])
-        kv = project(h, (weight[width:], bias[width:]), arena)
-        x = x[:, :1]
-    else:
-        qkv = project(h, frozen.qkv, arena)
-        q, kv = qkv[..., :width], qkv[..., width:]
-    middle = project(attend(q, kv, frozen.heads), frozen.out, arena).add_(x)
-    h, again = normalise(middle, second, frozen.eps, arena)
-    return middle, Trace(seen, q, kv, again, project(h, frozen.up, arena))
-
-
-def run_block(
-    x: Tensor,
-    frozen: Frozen,
-    first: NormParameters,
-    second: NormParameters,
-    class_only: bool,
-    keep: bool,
-    arena: Arena | None = None,
-) -> tuple[Tensor, Trace | None]:
-    """Run a whole block [n, L, w] to [n, T, w], T = L or the class token alone; with its trace if ``keep``.
-
-    The output, which the next block keeps as its input, goes to the arena too. Without ``keep``, ``x`` is overwritten.
-    """
-    middle, trace = push_block(x, frozen, first, second, class_only, arena)
-    if keep:
-        active = activate_into(arena, trace.hidden, frozen.activation)
-        return project(active, frozen.down, arena).add_(middle), trace
-    active = activate_in_place(trace.hidden, frozen.activation)
-    if class_only:
-        return project(active, frozen.down, arena).add_(middle), None
-    weight, bias = frozen.down
-    flat = torch.add(middle, bias, out=x).flatten(0, 1)
-    torch.addmm(flat, active.flatten(0, 1), weight.T, out=flat)
-    return x, None
-
-
-def pull_block(grad: Tensor, trace: Trace, frozen: Frozen, first: NormParameters, second: NormParameters) -> Gradient:
-    """Run the backward of a block from the gradient of its output [n, T, w]."""
-    to_middle, to_second = pull_perceptron(grad, trace, frozen, second)
-    to_mixed = to_middle @ frozen.out[0]
-    tokens, width = grad.shape[1:]
-    weight = frozen.qkv[0]
-    if tokens < trace.kv.shape[1]:
-        to_q, to_kv = torch.empty_like(trace.q), torch.empty_like(trace.kv)
-        pull_attention(to_mixed, trace.q, trace.kv, frozen.heads, to_q, to_kv)
-        to_h = to_kv @ weight[width:]
-        to_h[:, :tokens] += to_q @ weight[:width]
-    else:
-        to_qkv = to_mixed.new_empty(*grad.shape[:2], 3 * width)
-        pull_attention(to_mixed, trace.q, trace.kv, frozen.heads, to_qkv[..., :width], to_qkv[..., width:])
-        to_h = to_qkv @ weight
-    to_x, to_first = pull_norm(to_h, trace.first, first)
-    to_x = to_x.to(grad.dtype)
-    to_x[:, :tokens] += to_middle
-    return Gradient(to_x, to_first, to_second)
-
-
-def pull_perceptron(
-    grad: Tensor, trace: Trace, frozen: Frozen, parameters: NormParameters
-) -> tuple[Tensor, NormParameters]:
-    """Run the backward of the second half of a block with its residual connection."""
-    to_hidden = pull_activation(grad @ frozen.down[0], trace.hidden, frozen.activation)
-    to_x, to_parameters = pull_norm(to_hidden @ frozen.up[0], trace.second, parameters)
-    return to_x.to(grad.dtype).add_(grad), to_parameters
-
-
-def activate_in_place(x: Tensor, name: Activation) -> Tensor:
-    """Apply the activation, in the memory of its input where a kernel supports that."""
-    return F.silu(x, inplace=True) if name == "silu" else activate(x, name)
 
 
 def activate_into(arena: Arena | None, x: Tensor, name: Activation) -> Tensor:

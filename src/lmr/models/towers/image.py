@@ -21,8 +21,7 @@ from torch.autograd.function import once_differentiable
 from lmr.core.errors import LmrError
 from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
-from lmr.models.towers import block as steps
-from lmr.models.towers.block import Activation, Block, Normed, NormParameters, Trace
+from lmr.models.towers.block import Activation, Block, Normed, NormParameters, Trace, normalise, pull_norm
 from lmr.models.towers.buffers import Arena, BufferPool
 
 Memory = Literal["fast", "lean"]
@@ -80,8 +79,7 @@ class VisionTower(nn.Module):
         self.class_token = nn.Parameter(torch.randn(width) * width**-0.5)
         self.positions = nn.Parameter(torch.randn(tokens + 1, width) * width**-0.5)
         self.ln_pre = RowNorm(width, eps=config.eps)
-        sizes: dict[str, Any] = {"hidden": config.hidden, "activation": config.activation, "eps": config.eps}
-        self.blocks = nn.Sequential(*(Block(width, config.heads, causal=False, **sizes) for _ in range(config.depth)))
+        self.blocks = nn.Sequential(*(Block(config, causal=False) for _ in range(config.depth)))
         self.ln_post = RowNorm(width, eps=config.eps)
         self.projection = nn.Parameter(torch.randn(width, config.features) * width**-0.5)
         self.set_memory("fast")
@@ -136,19 +134,18 @@ class VisionTower(nn.Module):
         eps, depth, fast = self.config.eps, self.config.depth, keep and self.memory == "fast"
         arena = Arena(self._pool, len(images) * self._count_elements(fast), self.positions)
         tokens = self._embed(images)
-        x, _ = steps.normalise(tokens, parameters[0], eps)
+        x, _ = normalise(tokens, parameters[0], eps)
         kept: list[Trace | Tensor] = []
         for number in range(depth):
             if not fast:
                 arena.restart()
             if keep and not fast:
                 kept.append(x.clone())
-            first, second = parameters[2 * number + 1 : 2 * number + 3]
-            frozen = steps.freeze(self._block(number))
-            x, trace = steps.run_block(x, frozen, first, second, number == depth - 1, fast, arena)
+            norms = parameters[2 * number + 1 : 2 * number + 3]
+            x, trace = self._block(number).run(x, norms, number == depth - 1, fast, arena)
             if trace is not None:
                 kept.append(trace)
-        x, seen = steps.normalise(x[:, 0] if fast else x[:, 0].clone(), parameters[-1], eps)
+        x, seen = normalise(x[:, 0] if fast else x[:, 0].clone(), parameters[-1], eps)
         arena.close()
         source = tokens if self.keeps_tokens else images
         return x @ self.projection, Kept(source, kept, seen, arena if fast else None) if keep else None
@@ -158,20 +155,19 @@ class VisionTower(nn.Module):
 
         Yielded one by one, so that small tensors are not held between larger ones until all are computed.
         """
-        x, to_parameters = steps.pull_norm(grad @ self.projection.T, kept.post, parameters[-1])
+        x, to_parameters = pull_norm(grad @ self.projection.T, kept.post, parameters[-1])
         yield to_parameters
         x = x.to(grad.dtype).unsqueeze(1)
         for number in reversed(range(self.config.depth)):
-            frozen, trace = steps.freeze(self._block(number)), kept.blocks[number]
-            first, second = parameters[2 * number + 1 : 2 * number + 3]
+            block, trace, norms = self._block(number), kept.blocks[number], parameters[2 * number + 1 : 2 * number + 3]
             if isinstance(trace, Tensor):
-                trace = steps.push_block(trace, frozen, first, second, number == self.config.depth - 1)[1]
-            x, to_first, to_second = steps.pull_block(x, trace, frozen, first, second)
+                trace = block.push(trace, norms, number == self.config.depth - 1)[1]
+            x, to_first, to_second = block.pull(x, trace, norms)
             yield to_second
             yield to_first
         tokens = kept.source if self.keeps_tokens else self._embed(kept.source)
-        _, embedded = steps.normalise(tokens, parameters[0], self.config.eps)
-        yield steps.pull_norm(x, embedded, parameters[0], to_input=False)[1]
+        _, embedded = normalise(tokens, parameters[0], self.config.eps)
+        yield pull_norm(x, embedded, parameters[0], to_input=False)[1]
 
     def count_embedding(self) -> int:
         """Return the multiply-adds that turn one image into tokens."""

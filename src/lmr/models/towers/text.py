@@ -45,14 +45,7 @@ class TextTower(nn.Module):
         self.config = config
         self.words = nn.Embedding(config.vocabulary, width)
         self.positions = nn.Parameter(torch.randn(config.context, width) * 0.01)
-        self.blocks = nn.Sequential(
-            *(
-                Block(
-                    width, config.heads, causal=True, hidden=config.hidden, activation=config.activation, eps=config.eps
-                )
-                for _ in range(config.depth)
-            )
-        )
+        self.blocks = nn.Sequential(*(Block(config, causal=True) for _ in range(config.depth)))
         self.ln_final = RowNorm(width, eps=config.eps)
         self.projection = nn.Parameter(torch.randn(width, config.features) * width**-0.5)
         nn.init.normal_(self.words.weight, std=0.02)
@@ -87,22 +80,20 @@ def encode_after(tower: TextTower, prefix: Tensor, tokens: Tensor, end: Tensor) 
 
 def _run_block(block: Block, head: Tensor, x: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Run a block on the common beginning [1, P, w] and on the tokens after it [k, S, w]."""
-    own, rest = (_split_heads(block, block.qkv(block.ln_1(part))) for part in (head, x))
+    own, rest = (block.split_heads(*block.qkv(block.ln_1(part)).chunk(3, -1)) for part in (head, x))
     mixed = F.scaled_dot_product_attention(own[0], own[1], own[2], is_causal=True)
-    after = _attend(rest[0], own, rest, seen)
-    return _finish(block, head, mixed), _finish(block, x, after)
+    return block.finish(head, mixed), block.finish(x, _attend(rest[0], own, rest, seen))
 
 
 def _run_last(block: Block, head: Tensor, x: Tensor, seen: Tensor, end: Tensor) -> Tensor:
     """Run the last block at the end of each text: [k, w]."""
-    width = x.shape[-1]
-    own, h = _split_heads(block, block.qkv(block.ln_1(head))), block.ln_1(x)
-    rows = torch.arange(len(x), device=x.device)
+    width, rows = x.shape[-1], torch.arange(len(x), device=x.device)
+    own, h = block.split_heads(*block.qkv(block.ln_1(head)).chunk(3, -1)), block.ln_1(x)
     weight, bias = block.qkv.weight, block.qkv.bias
     asked = F.linear(h[rows, end].unsqueeze(1), weight[:width], bias[:width])
-    q, k, v = _split_heads(block, asked, F.linear(h, weight[width:], bias[width:]))
-    after = _attend(q, own, (q, k, v), seen.unsqueeze(1))
-    return _finish(block, x[rows, end].unsqueeze(1), after).squeeze(1)
+    rest = block.split_heads(asked, *F.linear(h, weight[width:], bias[width:]).chunk(2, -1))
+    after = _attend(rest[0], own, rest, seen.unsqueeze(1))
+    return block.finish(x[rows, end].unsqueeze(1), after).squeeze(1)
 
 
 def _attend(q: Tensor, own: tuple[Tensor, ...], rest: tuple[Tensor, ...], seen: Tensor) -> Tensor:
@@ -112,16 +103,3 @@ def _attend(q: Tensor, own: tuple[Tensor, ...], rest: tuple[Tensor, ...], seen: 
         for common, each in zip(own[1:], rest[1:], strict=True)
     )
     return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
-
-
-def _split_heads(block: Block, *projected: Tensor) -> tuple[Tensor, ...]:
-    """Return queries, keys and values [n, h, L, d] from one tensor of all three, or from queries and the others."""
-    parts = projected[0].chunk(3, -1) if len(projected) == 1 else (projected[0], *projected[1].chunk(2, -1))
-    return tuple(part.reshape(*part.shape[:2], block.heads, -1).transpose(1, 2) for part in parts)
-
-
-def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
-    """Run the rest of a block after its attention."""
-    x = x + block.out(mixed.transpose(1, 2).flatten(2))
-    out: Tensor = x + block.mlp(block.ln_2(x))
-    return out
