@@ -37,21 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden.json anew, on purpose")
 
 
-# Tests that have one more try, which the summary names, each with the reason. Every other test fails at once: those
-# that start and kill programs wait for what happens, with limits that are against hanging alone.
-SECOND_TRY = {
-    "tests/cluster/test_ray_predict.py::test_killed_processes_and_a_dead_node_cost_time_only": "Ray's own time limits",
-    "tests/cluster/test_ray_bench.py::test_killed_processes_and_a_dead_node_cost_time_only": "Ray's own time limits",
-    "tests/cluster/test_ray_serve.py::test_replicas_and_the_database_are_killed_under_load": "Ray's own limits",
-}
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.nodeid in SECOND_TRY:
-            item.add_marker(pytest.mark.flaky(reruns=1))
-
-
 def pytest_collection_finish() -> None:
     """Thousands of collected tests and all that they import stay to the end: no collection of garbage looks at them."""
     gc.freeze()

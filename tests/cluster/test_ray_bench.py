@@ -128,6 +128,7 @@ def test_interrupt_leaves_the_cluster_clean_and_the_bench_resumes(
 
 
 @pytest.mark.ray
+@pytest.mark.flaky(reruns=1)  # Ray has time limits of its own
 def test_killed_processes_and_a_dead_node_cost_time_only(
     cluster: Any, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

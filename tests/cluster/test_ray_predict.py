@@ -229,6 +229,7 @@ def test_other_versions_are_refused_before_work_starts(
 
 
 @pytest.mark.ray
+@pytest.mark.flaky(reruns=1)  # Ray has time limits of its own
 def test_killed_processes_and_a_dead_node_cost_time_only(
     cluster: Any, cams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

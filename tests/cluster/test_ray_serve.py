@@ -227,6 +227,7 @@ def url(start: Start) -> Iterator[str]:
 
 
 @pytest.mark.ray
+@pytest.mark.flaky(reruns=1)  # Ray has time limits of its own
 def test_replicas_and_the_database_are_killed_under_load(url: str, postgres: PostgresServer) -> None:
     chance, own = random.Random(0), os.getpid()
     with SteadyCameras(url, MODEL, CAMERAS, PAUSE) as cameras:
