@@ -84,7 +84,7 @@ def _begin_fork() -> None:
     while not getattr(_THREAD, "depth", 0):
         with _REGISTRY:
             known = sorted(_LOCKS.values(), key=lambda lock: lock.number)
-        locks = [*(lock.inner for lock in known), *_LEAVES]
+        locks: list[Any] = [*(lock.inner for lock in known), *_LEAVES]
         for lock in locks:
             lock.acquire()
         _FORKING.extend(locks)

@@ -8,7 +8,7 @@ import html
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +134,7 @@ def has_foreign_tokenizer(folder: Path) -> bool:
 
     Vocabulary and merges are compared; the tokens that begin and end a text may be stored in any of the files.
     """
-    checks = {
+    checks: dict[str, Callable[[str], bool]] = {
         TOKENIZER_JSON: is_clip_json,
         VOCABULARY_FILE: lambda text: _is_clip_vocabulary(json.loads(text)),
         MERGES_FILE: lambda text: _is_clip_merges([line for line in text.split("\n") if line[:8] != "#version"]),

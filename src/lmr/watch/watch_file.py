@@ -54,7 +54,8 @@ class _SavedWatch:
 
 def pack_all(watches: Sequence[StreamWatch]) -> tuple[str, dict[str, Tensor]]:
     """Return watches as a JSON text and as named tensors, which are not copies."""
-    texts, tensors = [], {}
+    texts: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
     for k, watch in enumerate(watches):
         values, own = pack_watch(watch)
         texts.append(values | {"events": pack_events(watch.events, k)})

@@ -86,7 +86,7 @@ class Block(nn.Module):
 
     def split_heads(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Map each [n, L, w] to [n, heads, L, w / heads]."""
-        return tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        return tuple(part.reshape(*part.shape[:2], self.heads, -1).transpose(1, 2) for part in parts)
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """Return the output of the block from its input and from the attention [n, heads, L, w / heads]."""
