@@ -42,7 +42,7 @@ def test_workflow_has_the_oldest_python_and_what_has_to_pass() -> None:
     entries = workflow["jobs"]["check"]["strategy"]["matrix"]["include"]
     assert PROJECT["requires-python"].removeprefix(">=") in {entry["python"] for entry in entries}
     needed = set(re.findall(r"^make ([\w-]+)", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
-    assert needed == {"test", "docs", "wheel-test", "test-ray"}
+    assert needed == {"test", "test-lab", "docs", "wheel-test", "test-ray"}
     assert {entry["target"] for entry in entries} == needed
 
 
