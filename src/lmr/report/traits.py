@@ -1,6 +1,6 @@
 """The role of a row in tables and figures, from the traits of its method: reports know no method by name.
 
-A method that is not loaded (a user's file, a package that is no longer installed) is treated as any other method.
+Rows are reported even if their method cannot be loaded, for example because its file or package is missing.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Delivery:
         self._changed, self._clock, self._describe = changed, clock, describe
 
     def forget(self, job: Job) -> None:
-        """Remove a job that is no longer queued, and release its key."""
+        """Forget a job that has left the queue, and release its key."""
         with self._changed:
             self.waiting.pop(job.future, None)
             if isinstance(job.task, StepRequest):
