@@ -1,22 +1,24 @@
 # The service, for processors without a GPU. Weights are mounted at /models or come with the package (the default model).
+#   openssl rand -hex 32 > token && chmod 644 token
 #   docker build -t lmr .
 #   docker run -p 127.0.0.1:8080:8080 -v lmr-state:/state -v "$PWD/token:/run/secrets/token:ro" lmr --labels cat,dog,ship
-FROM python:3.11-slim AS build
+# The digest, not the tag, decides which image this is; Dependabot renews both.
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src src
-# torch's own index has the build without CUDA, which is a tenth of the size of the one on PyPI.
+# torch's own index has the build without CUDA, a tenth of the size of the one on PyPI. Nothing else comes from it.
 RUN python -m venv /opt/lmr \
-    && /opt/lmr/bin/pip install --no-cache-dir --constraint constraints.txt torch \
-        --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple \
-    && /opt/lmr/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,postgres]'
+    && /opt/lmr/bin/pip install --no-cache-dir --no-deps --constraint constraints.txt torch \
+        --index-url https://download.pytorch.org/whl/cpu \
+    && /opt/lmr/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,postgres,mqtt,video]'
 
-FROM python:3.11-slim
+FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 COPY --from=build /opt/lmr /opt/lmr
 RUN useradd --uid 10001 --create-home lmr \
     && mkdir /state /models \
     && chown lmr /state /models
-ENV PATH=/opt/lmr/bin:$PATH PYTHONUNBUFFERED=1 HF_HOME=/models/hub
+ENV PATH=/opt/lmr/bin:$PATH PYTHONUNBUFFERED=1 HF_HOME=/models/hub LMR_CACHE=/models/cache
 USER 10001
 WORKDIR /home/lmr
 VOLUME ["/state", "/models"]

@@ -1,4 +1,4 @@
-# `make demo` and `make test` are all one needs. Each target sets up what it uses in .venv.
+# `make demo` and `make test` are all one needs, and `make test-all` before a change lands. Each sets up what it uses.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ READY := $(VENV)/ready
 CLUSTERED := $(VENV)/clustered
 INSTALL := -m pip install -qq --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo serve-demo test test-lab test-ray coverage docs wheel-test format clean
+.PHONY: demo serve-demo test test-all coverage docs wheel-test format clean
 
 demo: $(INSTALLED)
 	$(BIN)/lmr demo
@@ -20,15 +20,12 @@ test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not ray' --ignore tests/lab
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not slow and not ray'
 
-# Tests of the experiments in lab/, in their small forms.
-test-lab: $(READY)
-	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'not ray' tests/lab
-
-# Tests that start Ray clusters on this machine. One at a time: a cluster fills the cores.
-test-ray: $(CLUSTERED)
-	$(BIN)/pytest tests/cluster tests/lab/test_ray_cost.py
+# The fast tests, then those that take long, then those on Ray one at a time: a cluster fills the cores.
+test-all: test $(CLUSTERED)
+	$(BIN)/pytest --numprocesses 2 --dist worksteal -m 'slow and not ray'
+	$(BIN)/pytest -m ray
 
 # Which lines the tests run; processes that tests start are not counted.
 coverage: $(READY)
@@ -51,7 +48,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 		|| { echo "lmr needs Python 3.11 or newer; choose one with: make PYTHON=python3.11"; exit 1; }
 	@echo "Setting up .venv (once; a few minutes on a slow connection) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python $(INSTALL) --editable '.[bench]'
+	@# compiling modules that are never imported would take most of the time
+	@$(BIN)/python $(INSTALL) --no-compile --editable '.[bench]'
 	@touch $@
 
 $(SERVED): $(INSTALLED)

@@ -75,9 +75,9 @@ def main() -> None:
 
         home = folder / "elsewhere"  # not the tree, so that only what was installed can be imported
         home.mkdir()
-        print("Running lmr doctor pocket ...", flush=True)
-        if "SELF-CHECK" not in run(lmr, "doctor", "pocket", cwd=home, LMR_CACHE=str(home / "cache")):
-            raise SystemExit("lmr doctor pocket did not check the model.")
+        print("Running lmr doctor ...", flush=True)
+        if "SELF-CHECK" not in run(lmr, "doctor", cwd=home, LMR_CACHE=str(home / "cache")):
+            raise SystemExit("lmr doctor did not check the model.")
         print("Adding lmr[bench] and running lmr demo ...", flush=True)
         run(python, "-m", "pip", *install, f"{wheel}[bench]")
         run(lmr, "demo", "--images", "100", "--out", "demo", cwd=home, LMR_CACHE=str(home / "cache"))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from lab.command import build_parser, run_command
-from lab.watch_trials.streams import show
+from lab.watch_trials import show
 from lmr.bench.inputs import find_dataset, load_backbone, load_classifier
 from lmr.core.functional.losses import entropy
 from lmr.core.registry import create
@@ -105,7 +105,7 @@ def replay(recording: Recording, places: Tensor, offset: int, limits: Thresholds
     entropies = torch.stack([entropy(logits) for logits in both]).double()
     sureness, classes = measure_sureness(recording.frozen), recording.frozen.shape[1]
     tally, health = Tally.begin(classes), Health()
-    found: dict[Level, list[int]] = {Level.WATCH: [], Level.RESET: []}
+    found: dict[Level, list[int]] = {Level.SUSPECTED: [], Level.RESET: []}
     for first in range(0, len(places), recording.batch_size):
         chosen = places[first : first + recording.batch_size]
         if calm := health.level is Level.OK:
@@ -114,9 +114,9 @@ def replay(recording: Recording, places: Tensor, offset: int, limits: Thresholds
             chosen = chosen[numbers % every == offset % every]
         if len(chosen):
             tally = add_images(tally, labels[:, chosen], entropies[:, chosen], sureness[chosen], limits.memory)
-        alarms = find_alarms(measure(tally, 0, (), None), limits, classes, 0)
+        alarms = find_alarms(measure(tally, 0, None), limits, classes)
         health, _ = advance(health, alarms, len(chosen), False, limits)
-        if health.level is Level.RESET or (calm and health.level is Level.WATCH):
+        if health.level is Level.RESET or (calm and health.level is Level.SUSPECTED):
             found[health.level].append(first + recording.batch_size)
         if health.level is Level.RESET:
             tally, health = Tally.begin(classes), Health()
@@ -131,7 +131,7 @@ def describe(recordings: Sequence[Recording]) -> str:
         for offset in range(EVERY)
     ]
     cells = []
-    for level in (Level.WATCH, Level.RESET):
+    for level in (Level.SUSPECTED, Level.RESET):
         firsts = [times[level][0] for times in found if times[level]]
         cells += [f"{len(firsts)} of {len(found)}", str(sum(first <= SOON for first in firsts))]
     gains = [one.gain for one in recordings]
@@ -145,7 +145,7 @@ def count_alarms(recordings: Sequence[Recording], steps: int) -> str:
         late = len(one.labels) // 2
         places = late + torch.randint(len(one.labels) - late, (steps * one.batch_size,), generator=generator)
         found.append(replay(one, places, 0, Thresholds()))
-    suspicions, actions = (sum(len(times[level]) for times in found) for level in (Level.WATCH, Level.RESET))
+    suspicions, actions = (sum(len(times[level]) for times in found) for level in (Level.SUSPECTED, Level.RESET))
     return f"{len(found)} long streams of {steps} steps: {suspicions} suspicions, {actions} actions"
 
 

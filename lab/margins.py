@@ -15,7 +15,7 @@ import lmr
 from lab.command import build_parser, run_command
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
-from lmr.core.functional.margin import find_candidates, measure_margin
+from lmr.core.functional.margin import find_protected, measure_margin
 from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import CLEAN
 
@@ -46,11 +46,11 @@ def run(options: argparse.Namespace) -> None:
         batch = backbone.preprocess(dataset.read(domain, 3, [options.image]))
         cosines = classifier.cosines(classifier.features(batch))
         logits = classifier.logits(cosines)
-        candidates = find_candidates(cosines, values["delta"])
-        margin, negatives = measure_margin(logits, cosines, candidates, values["negatives"], values["eps"])
+        protected = find_protected(cosines, values["delta"])
+        margin, negatives = measure_margin(logits, cosines, protected, values["negatives"], values["eps"])
         order = cosines[0].argsort(descending=True).tolist()
         colours = {True: "#185cb0", False: "#c45414"}
-        shown = [colours[bool(candidates[0, c])] if candidates[0, c] or negatives[0, c] else "#c9ced6" for c in order]
+        shown = [colours[bool(protected[0, c])] if protected[0, c] or negatives[0, c] else "#c9ced6" for c in order]
         axis.bar([dataset.classes[c] for c in order], cosines[0, order].tolist(), color=shown)
         axis.axhline(float(cosines.max()) - values["delta"], color="#20242a", linewidth=1, linestyle="--")
         axis.set_ylim(float(cosines.min()) - 0.02, float(cosines.max()) + 0.01)
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("cosine to the class name")
     true = dataset.classes[int(dataset.labels(CLEAN)[options.image])]
-    names = ("candidates: within δ of the best", "hardest negatives", "other classes")
+    names = ("protected: within δ of the best", "hardest negatives", "other classes")
     patches = [Patch(color=c, label=n) for c, n in zip(("#185cb0", "#c45414", "#c9ced6"), names, strict=True)]
     figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)
     figure.suptitle(f"A photograph of class {true!r}", fontsize=11)

@@ -1,7 +1,7 @@
 """Fill the tables of docs/results/leaderboard.md and domains.md from the stored runs.
 
-Every table stands between two comments, ``<!-- table: NAME -->`` and ``<!-- end -->``: ``python -m lab.result_pages``
-replaces what is between them, and nothing else.
+Every table stands between two comments, ``<!-- table: PACK/NAME -->`` and ``<!-- end -->``: ``python -m
+lab.result_pages`` replaces what is between them, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ from lmr.report.report import build_tables
 from lmr.report.runs import read_runs
 
 ROOT = Path(__file__).parent.parent
-RUNS = ROOT / "results" / "leaderboard"
+RUNS = ROOT / "results" / "leaderboard", ROOT / "results" / "one-order"
 PAGES = tuple(ROOT / "docs" / "results" / name for name in ("leaderboard.md", "domains.md"))
 BLOCK = re.compile(r"(<!-- table: (?P<name>\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 100
 MISSING = "The stored runs do not have the numbers of this table yet."
-DESCRIPTION = "Fill the tables of docs/results/leaderboard.md and docs/results/domains.md from results/leaderboard."
+DESCRIPTION = "Fill the tables of docs/results/leaderboard.md and docs/results/domains.md from the packs in results/."
 
 
-def make_tables(folder: Path) -> dict[str, str]:
-    """Return the Markdown of every table of the runs, by its name: those of a report, and the leaderboard."""
-    runs = read_runs([folder])
-    settings = gather(runs.rows)
-    tables = [*build_leaderboards(runs, settings), *build_tables(runs, settings)]
-    return {table.name: format_markdown(table) for table in tables}
+def make_tables(*folders: Path) -> dict[str, str]:
+    """Return the Markdown of every table of each folder of runs, by both names: of a report, and the leaderboard."""
+    found: dict[str, str] = {}
+    for folder in folders:
+        runs = read_runs([folder])
+        settings = gather(runs.rows)
+        tables = [*build_leaderboards(runs, settings), *build_tables(runs, settings)]
+        found |= {f"{folder.name}/{table.name}": format_markdown(table) for table in tables}
+    return found
 
 
 def fill(page: str, tables: dict[str, str]) -> str:
@@ -57,7 +60,7 @@ def _wrap(line: str) -> str:
 
 def run(options: argparse.Namespace) -> None:
     """Write both pages."""
-    tables = make_tables(Path(options.runs))
+    tables = make_tables(*RUNS)
     for page in PAGES:
         page.write_text(fill(page.read_text(encoding="utf-8"), tables), encoding="utf-8")
         print(f"Written: {page.relative_to(ROOT)}.")
@@ -66,7 +69,6 @@ def run(options: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = build_parser("result_pages", DESCRIPTION)
-    parser.add_argument("runs", nargs="?", default=str(RUNS), metavar="RUNS", help="default: results/leaderboard")
     return run_command(parser, run, argv)
 
 

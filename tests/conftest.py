@@ -19,22 +19,31 @@ import hypothesis
 import pytest
 import torch
 
+import pocket
 from lab.load.postgres_server import MISSING, PostgresServer
 from lmr.bench.inputs import describe_backbone, is_small_model, load_backbone, load_classifier
-from lmr.bench.running.token_cache import find_token_cache
 from lmr.core import registry
 from lmr.models import embedded
-from tiny_models import ASSETS, make_file
+from tiny_models import FILES, make_file
 
 hypothesis.settings.register_profile("same", derandomize=True)  # a change is judged by itself, not by chance
 hypothesis.settings.load_profile("same")
 sys.dont_write_bytecode = False  # the next run need not rewrite the assertions of all tests
 torch.set_num_threads(1)
+MODELS = {embedded: "photo", pocket: "pocket"}
 atexit.register(shutil.rmtree, os.environ["LMR_CACHE"], ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden.json anew, on purpose")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts a database or a browser as slow."""
+    for item in items:
+        kind = getattr(item, "callspec", None) and item.callspec.params.get("kind")  # type: ignore[attr-defined]
+        if kind == "postgres" or {"postgres", "browser"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:
@@ -44,12 +53,12 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module")
 def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """For tests of a module that load "pocket" or "photo" in this process, whatever it answers."""
+    """For tests of a module that load photo or pocket in this process, whatever it answers."""
     folder = tmp_path_factory.mktemp("models")
-    for name in ("pocket", "photo"):
-        (folder / f"{name}.safetensors").write_bytes(make_file(name))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "ASSETS", folder)
+        for module, name in MODELS.items():
+            (folder / name).write_bytes(make_file(name))
+            patch.setattr(module, name.upper(), folder / name)
         _forget_models()
         yield
     _forget_models()
@@ -57,7 +66,7 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def _forget_models() -> None:
     """A bench keeps the model that it used last."""
-    for find in (load_backbone, load_classifier, describe_backbone, is_small_model, find_token_cache):
+    for find in (load_backbone, load_classifier, describe_backbone, is_small_model):
         find.cache_clear()
 
 
@@ -74,7 +83,8 @@ def postgres() -> Iterator[PostgresServer]:
 @pytest.fixture
 def real_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For a test among them that compares with another process, or needs a good model."""
-    monkeypatch.setattr(embedded, "ASSETS", ASSETS)
+    for module, name in MODELS.items():
+        monkeypatch.setattr(module, name.upper(), FILES[name])
     _forget_models()
     yield
     _forget_models()
@@ -83,7 +93,6 @@ def real_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def own_methods() -> Iterator[None]:
     """Methods that a test registers are forgotten afterwards, so that other tests do not see them."""
-    registry.list_methods()  # fills the registry
     modules, methods = set(sys.modules), dict(registry._METHODS)
     yield
     registry._METHODS.clear()

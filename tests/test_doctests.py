@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 import lmr
-from checkpoint_maker import SIDE, make_model
+from checkpoint_maker import make_model, write_huggingface
 from live_server import run_live_server
-from processor_maker import make_clip_processor
 
 NAMES = [name for name in lmr.__all__ if callable(getattr(lmr, name))]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -35,11 +34,7 @@ def test_only_the_version_cannot_be_called() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small CLIP model with its processor, as a hub has it."""
-    folder = tmp_path_factory.mktemp("clip")
-    processor = make_clip_processor(SIDE)
-    make_model(words=len(processor.tokenizer)).save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
+    return write_huggingface(make_model(), tmp_path_factory.mktemp("clip"))
 
 
 @pytest.fixture
@@ -48,7 +43,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str | None]:
     if request.node.callspec.params["name"] != "Client":
         yield None
         return
-    with run_live_server(["red ring", "blue star"]) as found:
+    with run_live_server(["cat", "dog"]) as found:
         yield found
 
 

@@ -19,14 +19,15 @@ import torch
 
 import lmr
 from few_views import create
-from lmr.core.method import list_arguments
+from lmr.core.spec import list_arguments
 from lmr.data.dataset import CorruptedOnTheFly
-from lmr.data.pocket_world import CLASSES, PocketWorld
 from lmr.data.streams import make_stream
+from pocket import CLASSES, PocketWorld, load_pocket
 
 GOLDEN = Path(__file__).with_name("golden.json")
 # Where five batches at the defaults would be those of another method: none is certain, one prompt is used, and so on.
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "lmr_variants": {"share": 0.5, "pace": "image"},
     "sar": {"recovery": 0.0, "lr": 0.1, "margin": 0.9},
     "cmf": {"q": 2.0, "gamma": 0.5, "lr": 5e-3},
     "deyo": {"patches": 8, "lr": 0.02},
@@ -36,12 +37,14 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "tps": {"keep": 0.7},
     "otpt": {"orthogonality": 0.1},
     "memo": {"views": 3},
+    "panda": {"method": "tent(lr=2e-3)", "patch": 8, "share": 4, "again": True},
+    "subtta": {"rank": 6, "drop_first": True},
 }
 
 
 @cache
 def make_classifier() -> lmr.ZeroShot:
-    backbone = lmr.load("pocket")
+    backbone = load_pocket()
     backbone.encoder.double()
     backbone._text.double()  # type: ignore[attr-defined]
     return backbone.classifier(CLASSES[:20])
@@ -49,7 +52,7 @@ def make_classifier() -> lmr.ZeroShot:
 
 @cache
 def draw_batches() -> list[torch.Tensor]:
-    backbone = lmr.load("pocket")
+    backbone = load_pocket()
     world = CorruptedOnTheFly("pocket-c", PocketWorld(seed=11, count=5 * 12), "cifar", seed=11)
     stream = make_stream(world, "gaussian_noise", severity=3, order="file", batch_size=12)
     pictures = [torch.from_numpy(np.stack(batch.images)) for batch in stream]
@@ -58,7 +61,7 @@ def draw_batches() -> list[torch.Tensor]:
 
 @cache
 def draw_clean() -> list[torch.Tensor]:
-    backbone = lmr.load("pocket")
+    backbone = load_pocket()
     world = PocketWorld(seed=12, count=2 * 12)
     pictures = [np.stack(world.read("clean", 0, range(first, first + 12))) for first in (0, 12)]
     return [backbone.preprocess(torch.from_numpy(part)).double() for part in pictures]  # type: ignore[attr-defined]
@@ -66,7 +69,7 @@ def draw_clean() -> list[torch.Tensor]:
 
 def answer_stream(name: str, arguments: dict[str, Any]) -> list[list[list[float]]]:
     """The probabilities of three classes for the first three images of every batch."""
-    method = create(name, make_classifier(), **arguments)
+    method = create(name, make_classifier(), preset="default", **arguments)
     if method.card.source_images:
         method.fit_source(draw_clean())
     return [

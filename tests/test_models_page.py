@@ -12,6 +12,8 @@ import lmr
 from lmr.cli import main
 from lmr.cli.parser import parse
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 
@@ -31,12 +33,12 @@ def test_page_runs_and_its_screen_is_current(
         exec(block, names)
     assert isinstance(names["backbone"], lmr.Backbone)
     (screen,) = re.findall(r"```\n(MODEL\n.*?)```", PAGE, re.DOTALL)
-    assert main(["doctor", "pocket", "--data", "drawings"]) == 0
+    assert main(["doctor"]) == 0
     assert hide_numbers(capsys.readouterr().out) == hide_numbers(screen)
 
 
 def test_commands_of_the_page_parse() -> None:
-    commands = re.findall(r"^(lmr .+)$", PAGE, re.MULTILINE) + re.findall(r"`(lmr doctor pocket[^`]*)`", PAGE)
+    commands = re.findall(r"^(lmr .+)$", PAGE, re.MULTILINE) + re.findall(r"`(lmr doctor[^`]*)`", PAGE)
     assert len(commands) >= 2
     for command in commands:
         parse(shlex.split(command, comments=True)[1:])

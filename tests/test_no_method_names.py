@@ -15,7 +15,8 @@ from lmr.core.registry import find_method_file
 ROOT = Path(lmr.__file__).parent
 NAMING = (ROOT / "methods", ROOT / "report" / "paper")  # the methods, and the published numbers of named methods
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if not set(path.parents) & set(NAMING)]
-COMMANDS = ("bench", "cost", "demo", "doctor", "fetch", "list", "predict", "report", "reproduce", "train")
+COMMANDS = ["bench", "check", "cost", "demo", "doctor", "fetch", "label", "list", "predict"]
+COMMANDS += ["report", "reproduce", "train"]
 
 
 def list_names() -> set[str]:

@@ -22,6 +22,8 @@ from lmr.service.app.routes import OperatorAction
 from lmr.service.app.service import LiveService
 from lmr.service.settings import ServiceSettings
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "service.md").read_text(encoding="utf-8")
 OPERATING = (DOCS / "operating.md").read_text(encoding="utf-8")
@@ -39,7 +41,8 @@ def url() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def _frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Image.new("RGB", (64, 48), "green").save("frame.jpg")
+    blocks = Image.effect_noise((8, 6), 80).convert("RGB")
+    blocks.resize((64, 48)).save("frame.jpg")  # one colour or noise would teach nothing
 
 
 @pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
@@ -89,7 +92,7 @@ def test_routes_codes_and_flags_of_the_page_exist() -> None:
         for word in re.findall(r"--[\w-]+", parser.format_help())
     }
     for flag in set(re.findall(r"(?<![\w-])(--[a-z][\w-]*)", PAGE + OPERATING)):
-        assert flag in known | others | {"--data-binary"}, flag
+        assert flag in known | others | {"--data-binary", "--file"}, flag  # of curl and docker
     codes = {code for route in routes.values() for method in route.values() for code in method["responses"]}
     listed = set(re.findall(r"^\| (\d{3}) \|", PAGE, re.MULTILINE))
     assert codes - {"200"} == listed

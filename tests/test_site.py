@@ -14,6 +14,8 @@ import pytest
 import lmr
 from lmr.cli.parser import COMMANDS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 LOADING = {"src", "srcset", "poster", "data", "background", "action"}  # attributes whose address a browser fetches
 LINKED = {"canonical", "alternate", "prev", "next", "edit"}  # relations of <link> that it does not

@@ -20,6 +20,8 @@ import pytest
 from lmr.cli import main
 from page_outputs import agree
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent.parent / "docs" / "tutorials"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.stem != "index")
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$', re.DOTALL | re.MULTILINE)
@@ -76,7 +78,7 @@ def test_page_runs_and_prints_what_it_shows(name: str, tmp_path: Path, monkeypat
 
 
 def test_pages_are_there_and_have_code_commands_and_outputs() -> None:
-    assert PAGES == ["benchmark", "from-tent", "method", "photographs"]
+    assert PAGES == ["benchmark", "from-tent", "method", "own-model", "photographs"]
     for name in PAGES:
         assert {"python", "bash", "text"} <= {block.language for block in find_blocks(name)}, name
 

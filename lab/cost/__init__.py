@@ -1,1 +1,1 @@
-"""Experiment: the cost of steps compared with plain loops on transformers, and with the aims of cost.toml."""
+"""Experiment: the time and memory of steps, compared with plain loops on transformers and with another checkout."""

@@ -1,32 +1,29 @@
-"""``python -m lab.cost``: the cost of a step, compared with plain loops, arithmetic and aims."""
+"""``python -m lab.cost``: the time and memory of a step."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from lab.command import build_parser, run_command
-from lmr.cli.cost import add_options, read_request
 
 DESCRIPTION = """\
-Measure what a step of each method costs on this machine: milliseconds per image (median and spread, the entries
-taking turns after a warm-up), peak memory above the loaded model (each in a separate process), how many parameters
-are trained, the time in plain forward passes, and the share of the machine's arithmetic that is reached. For
-comparison, straightforward loops on transformers, with autograd and torch.optim, are measured too.
+Measure what a step of each method costs on this machine: milliseconds per image, peak memory above the loaded model
+(each in a separate process), the parameters that it adapts, and the time in plain forward passes. For comparison,
+straightforward loops on transformers, with autograd and torch.optim, are measured too.
 
 The cost does not depend on the values of the weights, so --random needs no download. Run nothing else meanwhile."""
 
 EXAMPLES = """\
 examples:
-  python -m lab.cost --small                        see what the table looks like, in about a minute
-  python -m lab.cost --random ViT-B-16 --batch-size 16
-  python -m lab.cost --random ViT-B-16 --batch-size 16 64 --methods zeroshot lmr --switches --no-plain
-  python -m lab.cost photo --batch-size 64 --methods all --no-plain
-  python -m lab.cost --random ViT-L-14 --batch-size 64 --lean --methods zeroshot lmr
-  python -m lab.cost openai/clip-vit-base-patch16 --batch-size 16 64 --methods lmr "lmr(bc=False)" tent --out my-cost
-
-The table is printed and, with every number behind it, written to the folder --out."""
+  python -m lab.cost --random small --batch-size 4 --classes 20             see what the table looks like
+  python -m lab.cost --random ViT-B-16 --batch-size 64 --methods lmr tent
+  python -m lab.cost photo --batch-size 64 --methods all
+  python -m lab.cost --random ViT-B-16 --streams 16 --methods lmr
+  python -m lab.cost --random ViT-B-16 --batch-size 8 --engines             the forward beside onnxruntime and others
+  python -m lab.cost --random ViT-B-16 --against ../other/checkout          LMR, TENT and MINT of two checkouts"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,33 +32,46 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of ``python -m lab.cost``: the options of ``lmr cost``, and more."""
+    """Return the parser of ``python -m lab.cost``."""
     parser = build_parser("cost", DESCRIPTION, EXAMPLES)
-    add_options(parser)
     add = parser.add_argument
-    add("--streams", type=int, metavar="N", help="streams of one image each that share a batch; 1 leaves this out "
-        "(default: the batch size)")  # fmt: skip
-    add("--switches", action="store_true", help="also the cheaper variants: a share of the images enters the loss, "
-        "answers are given before the update")  # fmt: skip
-    add("--lean", action="store_true", help="also the methods in their lean mode, which computes activations twice")
-    add("--full-context", action="store_true", help="also the methods that adapt the text tower with prompts of the "
-        "full context in one graph")  # fmt: skip
-    add("--no-plain", dest="plain", action="store_false", help="leave out the loops on transformers, which for large "
-        "models and batches need tens of gigabytes")  # fmt: skip
-    add("--out", default="lab-cost", metavar="FOLDER", help="where cost.txt, .md and .json are written "
-        "(default: %(default)s)")  # fmt: skip
+    add("model", nargs="?", metavar="MODEL", help="the model, as lmr.load takes it; or give --random")
+    add("--random", metavar="NAME", help="random weights in the sizes of ViT-B-16, ViT-B-32, ViT-L-14, or small")
+    add("--methods", nargs="+", metavar="SPEC", help='such as lmr, "tent(lr=1e-3)", ./mine.py:mine, all or paper')
+    add("--batch-size", type=int, default=16, metavar="N", help="images per step (default: %(default)s)")
+    add("--streams", type=int, default=1, metavar="N", help="streams that share a batch (default: %(default)s)")
+    add("--classes", type=int, default=1000, metavar="N", help="classes (default: %(default)s)")
+    add("--rounds", type=int, default=3, metavar="N", help="measured steps of each entry (default: %(default)s)")
+    add("--threads", type=int, metavar="N", help="threads of torch (default: all cores)")
+    add("--no-memory", dest="memory", action="store_false", help="leave out peak memory and its processes")
+    add("--no-plain", dest="plain", action="store_false", help="leave out the loops on transformers")
+    add("--dtype", choices=["float32", "bfloat16"], default="float32", help="type of the image tower (default: "
+        "%(default)s)")  # fmt: skip
+    add("--engines", action="store_true", help="compare the forward with torch.compile, onnxruntime and openvino (pip "
+        "install openvino), with int8 too, and their answers")  # fmt: skip
+    add("--against", type=Path, metavar="FOLDER", help="compare with another checkout of this repository: the "
+        "model is then ViT-B-16 or photo")  # fmt: skip
+    add("--cpu-time", action="store_true", help="measure processor time: for a busy machine, with --threads 1")
     return parser
 
 
-def run(options: argparse.Namespace) -> str | None:
-    """Measure, write the files and print the table; return a complaint about implausible numbers."""
-    from lab.cost.measure import CostRequest, measure_cost
+def run(options: argparse.Namespace) -> None:
+    """Measure and print the table."""
+    from lab.cost.against import compare
+    from lab.cost.engines import compare_engines
+    from lab.cost.measure import METHODS, CostRequest, measure_cost
+    from lab.cost.model import ModelSource
+    from lmr.bench.machine import count_cores
 
-    more = {key: getattr(options, key) for key in ("switches", "lean", "full_context", "plain")}
-    report = measure_cost(CostRequest(**read_request(options), **more), options.out)
-    print(report.to_text())
-    print(f"Written to {options.out}: cost.txt, cost.md, cost.json")
-    return "\n".join(doubt for table in report.tables for doubt in table.doubts) or None
+    source, threads = ModelSource(options.model, options.random, options.dtype), options.threads or count_cores()
+    if options.against is not None:
+        kind, model = "cpu" if options.cpu_time else "wall", str(options.model or options.random)
+        print(compare(options.against, model, options.batch_size, options.rounds, threads, kind))
+        return
+    names = ("batch_size", "streams", "classes", "rounds", "memory", "plain", "cpu_time")
+    shared = {name: getattr(options, name) for name in names}
+    request = CostRequest(source, tuple(options.methods or METHODS), threads=threads, **shared)
+    print(compare_engines(request) if options.engines else measure_cost(request))
 
 
 if __name__ == "__main__":

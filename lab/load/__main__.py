@@ -11,15 +11,9 @@ from pathlib import Path
 from lab.command import build_parser, run_command
 from lab.load.bad_input import measure_bad_input
 from lab.load.bench import LoadBench, LoadResult, format_load_table
-from lab.load.disk_full import measure_full_disk
-from lab.load.kill import measure_kills
+from lab.load.kill import measure_kills, measure_replicas
 from lab.load.overload import measure_overload
-from lab.load.replicas import measure_ray_latency, measure_replicas
-from lab.load.shared_store import measure_shared_store, measure_store_cost
-from lab.load.sigterm import measure_drain
-from lab.load.state_bytes import measure_state_bytes
-from lab.load.streams import measure_many_streams
-from lab.load.throughput import measure_latency, measure_pocket_1, measure_pocket_8, measure_vit
+from lab.load.throughput import measure_photo, measure_single, measure_vit
 from lmr.core.errors import LmrError
 
 DESCRIPTION = """\
@@ -32,59 +26,40 @@ against images of the bare loop of method.step in the same run. Wall time is giv
 
 experiments:
   throughput-vit   ViT-B/16 with random weights, saturated by 16 streams (writes 600 MB to --folder)
-  throughput-8     the pocket model, 8 images a request
-  throughput-1     the pocket model, one image a request
-  latency          added latency of the service, one request in flight
+  throughput       the embedded model, 8 images a request
+  throughput-single  the same, one image a request
   overload         four times the capacity, for five minutes
-  streams          10,000 streams, 500 of them resident, compared with solo runs
   kill             200 times kill -9 at random moments, with retries
-  disk-full        a store on a file system that is full
   bad-input        bombs, truncated files, too large bodies, slow senders, clients that disconnect
-  sigterm          SIGTERM under load
-with PostgreSQL and nginx of this machine, run only if they are named:
-  postgres         three replicas behind nginx, 64 cameras: 200 times kill -9 of a replica, twice of the database
-  postgres-cost    throughput and latency of replicas on PostgreSQL, compared with SQLite
-  postgres-bytes   bytes that a step writes to the log of the database, with several forms of a state
-with PostgreSQL and Ray, run only if they are named:
-  ray              three replicas on this machine, 16 cameras: 20 times kill -9 of a replica, twice of the database
-  ray-latency      added latency of Ray Serve, compared with the service without it"""
+with PostgreSQL and nginx of this machine, run only if it is named:
+  postgres         three replicas behind nginx, 64 cameras: 200 times kill -9 of a replica, twice of the database"""
 
 EXAMPLES = """\
 examples:
-  python -m lab.load --short                 every experiment in a small form, in a few minutes
-  python -m lab.load --out load.jsonl        all of them; takes about an hour
-  python -m lab.load latency overload        only some
+  python -m lab.load --short                 every experiment in a small form
+  python -m lab.load --out load.jsonl        all of them; takes half an hour
+  python -m lab.load overload                only one
   python -m lab.load postgres --kills 200    ten minutes of faults
-  python -m lab.load ray ray-latency         the service on a cluster of this machine
 
 exit codes: 0 every aim was met, 1 some were missed, 2 an experiment could not run (an error message says why)."""
 
 
 EXPERIMENTS: dict[str, Callable[[LoadBench], LoadResult]] = {
     "throughput-vit": measure_vit,
-    "throughput-8": measure_pocket_8,
-    "throughput-1": measure_pocket_1,
-    "latency": measure_latency,
+    "throughput": measure_photo,
+    "throughput-single": measure_single,
     "overload": measure_overload,
-    "streams": measure_many_streams,
     "kill": measure_kills,
-    "disk-full": measure_full_disk,
     "bad-input": measure_bad_input,
-    "sigterm": measure_drain,
 }
-ON_POSTGRES: dict[str, Callable[[LoadBench], LoadResult]] = {
-    "postgres": measure_shared_store,
-    "postgres-cost": measure_store_cost,
-    "postgres-bytes": measure_state_bytes,
-}
-ON_RAY: dict[str, Callable[[LoadBench], LoadResult]] = {"ray": measure_replicas, "ray-latency": measure_ray_latency}
+ON_POSTGRES: dict[str, Callable[[LoadBench], LoadResult]] = {"postgres": measure_replicas}
 
 
 def run_load(names: Sequence[str], bench: LoadBench, out: str | None = None) -> list[LoadResult]:
     """Run the named experiments, or all without other programs; each result is added to ``out`` as a line of JSON."""
     if bench.kills < 1:
         raise LmrError(f"Expected at least one kill, got {bench.kills}.")
-    known = EXPERIMENTS | ON_POSTGRES | ON_RAY
+    known = EXPERIMENTS | ON_POSTGRES
     for name in names:
         if name not in known:
             raise LmrError(f"There is no experiment {name!r}; choose from: {', '.join(known)}.")
@@ -104,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command."""
     parser = build_parser("load", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
-    add("experiments", nargs="*", metavar="NAME", help="experiments to run (default: all without PostgreSQL and Ray)")
+    add("experiments", nargs="*", metavar="NAME", help="experiments to run (default: all without PostgreSQL)")
     add("--short", action="store_true", help="run small forms, which show that everything works; not for figures")
     add("--seed", type=int, default=0, metavar="N", help="seed of the random moments (default: %(default)s)")
     add("--kills", type=int, default=200, metavar="N", help="number of kills of the service (default: %(default)s)")

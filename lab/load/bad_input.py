@@ -10,7 +10,7 @@ import numpy as np
 
 from lab.load.bench import LoadBench, LoadResult, judge
 from lab.load.child_service import ChildService
-from lab.load.inputs import draw_image, draw_pixels, encode_pixels, find_pocket, make_bomb, make_jpeg
+from lab.load.inputs import draw_image, draw_pixels, encode_pixels, find_photo, make_bomb, make_jpeg
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
 
@@ -43,9 +43,9 @@ def list_bad_bodies() -> dict[str, tuple[str, bytes, set[int]]]:
 
 def measure_bad_input(bench: LoadBench) -> LoadResult:
     """Check that each kind is refused with its code, no state changes, and other streams are served meanwhile."""
-    model, wrong = find_pocket(), list[str]()
+    model, wrong = find_photo(), list[str]()
     good = draw_image(1, model.side)
-    with bench.make_service(model, "hostile", ["--timeout-ms", "5000"]) as service, Client(service.url) as client:
+    with bench.make_service(model, "hostile") as service, Client(service.url) as client:
         client.step(STREAM, good)
         before, memory, failed = client.state(STREAM), service.read_memory_mb(), _count_failures(service)
         codes = {name: _post(client, kind, body) for name, (kind, body, _) in list_bad_bodies().items()}

@@ -44,10 +44,10 @@ class LoadBench:
         path.mkdir(parents=True)
         return path
 
-    def make_service(self, model: LoadModel, name: str, options: Sequence[str] = ()) -> ChildService:
+    def make_service(self, model: LoadModel, name: str) -> ChildService:
         """Return a service of this model with a new store, not started yet."""
         state = ["--store", f"sqlite:{self.make_state_dir(name) / STORE_FILE}"]
-        return ChildService([*model.options, *state, *options], self.folder)
+        return ChildService([*model.options, *state], self.folder)
 
 
 @dataclass(frozen=True)

@@ -117,9 +117,9 @@ class SteadyCameras:
                 wrong += _check_end(client, camera)
         return wrong
 
-    def compare(self, spec: str, watched: bool, most: int | None = None) -> SoloGap:
-        """Compare the states and answers of the first ``most`` served cameras with solo runs of their requests."""
-        served = [camera for camera in self.cameras if camera.answers][:most]
+    def compare(self, spec: str, watched: bool) -> SoloGap:
+        """Compare the states and answers of all served cameras with solo runs of their requests."""
+        served = [camera for camera in self.cameras if camera.answers]
         with Client(self._url) as client:
             states = [client.state(camera.stream) for camera in served]
         gap = SoloGap()

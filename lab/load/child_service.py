@@ -1,8 +1,7 @@
-"""ChildService: the real ``lmr serve`` as a child process that can be measured, ended, killed and restarted."""
+"""ChildService: the real ``lmr serve`` as a child process that can be measured, killed and restarted."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
@@ -17,20 +16,16 @@ from lmr.service.client.client import Client
 from lmr.service.network import find_free_port
 
 START_SECONDS = 300.0
-STOP_SECONDS = 60.0
 
 
 class ChildService:
-    """A context with a service on a free port of this machine, and its log in ``folder``.
+    """A context with a service on a free port of this machine, and its log in ``folder``."""
 
-    ``wrap`` is put before the command, to run it in an environment such as a full disk.
-    """
-
-    def __init__(self, options: Sequence[str], folder: Path, wrap: Sequence[str] = ()) -> None:
+    def __init__(self, options: Sequence[str], folder: Path) -> None:
         self.port = find_free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         where = ["--host", "127.0.0.1", "--port", str(self.port)]
-        self._command = [*wrap, sys.executable, "-m", "lmr", "serve", *where, *options]
+        self._command = [sys.executable, "-m", "lmr", "serve", *where, *options]
         self.log = folder / f"service-{self.port}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -61,28 +56,6 @@ class ChildService:
                     self.kill()
                     raise LmrError(f"The service did not become ready; the end of its log:\n{self.read_log_end()}")
                 time.sleep(0.05)
-
-    def wait_for_log(self, text: str, times: int = 1) -> None:
-        """Wait until a text is in the log so many times."""
-        end = time.monotonic() + START_SECONDS
-        while self.log.read_text("utf-8", errors="replace").count(text) < times:
-            if time.monotonic() > end:
-                raise LmrError(f"Expected {text!r} in the log of the service; its end:\n{self.read_log_end()}")
-            time.sleep(0.1)
-
-    def terminate(self) -> tuple[int | None, float]:
-        """Send SIGTERM; return the exit code (None if it had to be killed) and the seconds that it took."""
-        process, began = self._process, time.monotonic()
-        if process is None:
-            return None, 0.0
-        process.send_signal(signal.SIGTERM)
-        try:
-            code: int | None = process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            code = None
-            self.kill()
-        self._process = None
-        return code, time.monotonic() - began
 
     def kill(self) -> None:
         """Kill the service with -9, if it runs."""

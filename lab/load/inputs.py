@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import string
 import struct
 import zlib
 from collections.abc import Sequence
@@ -20,8 +21,7 @@ from lmr.core.registry import create
 from lmr.models import Backbone, load
 from lmr.watch.watched import Watched
 
-POCKET_CLASSES = ("red ring", "blue star", "green square", "purple cross")
-VIT_CLASSES = ("cat", "dog", "ship", "truck", "bird", "frog", "horse", "deer", "airplane", "automobile")
+CLASSES = ("cat", "dog", "ship", "truck", "bird", "frog", "horse", "deer", "airplane", "automobile")
 
 
 @dataclass(frozen=True)
@@ -44,32 +44,28 @@ class LoadModel:
         return load(self.path)
 
 
-def find_pocket() -> LoadModel:
-    """Return the model of drawings that comes with lmr."""
-    return LoadModel("pocket", "pocket", POCKET_CLASSES, 32)
-
-
 def find_photo() -> LoadModel:
     """Return the model of photographs that comes with lmr."""
-    return LoadModel("photo", "photo", VIT_CLASSES, 32)
+    return LoadModel("photo", "photo", CLASSES, 32)
 
 
 def write_random_vit(folder: Path) -> LoadModel:
     """Write CLIP ViT-B/16 with random weights as a Hugging Face folder of 600 MB, unless it is there."""
-    from lmr.models.clip import random_clip
-    from lmr.models.formats.export import build_transformers_clip, write_pretrained
-    from lmr.models.towers.image import VisionTower
-    from lmr.models.towers.text import TextTower
+    from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
     path = folder / "random-vit-b-16"
     if not (path / "config.json").exists():
-        backbone = random_clip("ViT-B-16")
-        image, side = backbone.encoder, backbone.text_side(["a photo."])
-        assert isinstance(image, VisionTower)
-        assert side is not None
-        assert isinstance(side.tower, TextTower)
-        write_pretrained(build_transformers_clip(image, side.tower), path)
-    return LoadModel("ViT-B/16, random weights", str(path), VIT_CLASSES, 224)
+        torch.manual_seed(0)
+        model = CLIPModel(CLIPConfig(vision_config={"patch_size": 16}))
+        words = [letter + end for end in ("", "</w>") for letter in string.ascii_lowercase]
+        special = {"<|startoftext|>": 49406, "<|endoftext|>": 49407}
+        tokenizer = CLIPTokenizer({word: number for number, word in enumerate(words)} | special, [])
+        path.mkdir(parents=True, exist_ok=True)
+        # All that is not named is as in CLIP.
+        (path / "preprocessor_config.json").write_text('{"image_processor_type": "CLIPImageProcessor"}')
+        tokenizer.save_pretrained(path)
+        model.save_pretrained(path)
+    return LoadModel("ViT-B/16, random weights", str(path), CLASSES, 224)
 
 
 def make_method(model: LoadModel, backbone: Backbone, streams: int, spec: str, watched: bool) -> Method | Watched:

@@ -1,123 +1,96 @@
-"""Kill -9 at random moments under load: no acknowledged request is lost, and none is applied twice.
-
-The same of replicas and of their database, for the experiments with replicas behind nginx and on Ray.
-"""
+"""Kill -9 at random moments under load: no acknowledged request is lost, and none is applied twice."""
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from lab.load.bench import LoadBench, LoadResult, judge
-from lab.load.cameras import SoloGap, SteadyCameras
+from lab.load.cameras import SteadyCameras
 from lab.load.child_service import ChildService
-from lab.load.inputs import find_pocket
-from lab.load.postgres_server import PostgresServer
+from lab.load.inputs import find_photo
+from lab.load.nginx import Proxy
+from lab.load.postgres_server import PostgresServer, run_database
+from lmr.service.client.client import Client
 
-STREAMS = 6
 LONGEST_LIFE = 1.5  # seconds of service between an answer and a kill, at most
-COMPARED = 2  # streams whose states are compared
 NEAR = 1e-3  # states: sums over a different number of streams in a batch round differently
 NEAR_ANSWER = 1e-4  # probabilities
 
 
 def measure_kills(bench: LoadBench) -> LoadResult:
-    """Kill and restart the service while cameras send requests, with retries under one key."""
-    model, kills = find_pocket(), bench.count(bench.kills, 1)
-    chance = random.Random(bench.seed)
-    with bench.make_service(model, "kills") as service, SteadyCameras(service.url, model, STREAMS) as cameras:
-        spec, watched = service.read_spec()
-        busy = 0
-        for kill in range(kills):
-            busy += cameras.wait_for_answer()
-            time.sleep(chance.uniform(0, bench.choose(LONGEST_LIFE, 0.5)))
-            service.kill()
-            if kill % 10 == 9:
-                bench.report(f"kill -9: {kill + 1} of {kills}")
-            service.start()
-        busy += cameras.wait_for_answer()
-        wrong = cameras.finish()
-        gap = cameras.compare(spec, watched, COMPARED).state
-    figures = {
-        "kills": kills, "lives_with_answers": busy, "acknowledged": cameras.acknowledged,
-        "answered_from_a_key": cameras.replayed, "wrong": wrong[:10], "state_gap": gap,
-    }  # fmt: skip
-    return LoadResult(
-        "kill -9",
-        f"pocket, {STREAMS} cameras, {kills} kills",
-        "every acknowledged request is there, a retry is applied once",
-        f"{cameras.acknowledged} requests acknowledged, {cameras.replayed} of them from a kept answer, "
-        f"{len(wrong)} wrong; states within {gap:.0e} of runs without a kill",
-        judge(not wrong, gap <= NEAR, cameras.acknowledged > 0),
-        figures,
-    )
+    """Kill and restart a service with its states in SQLite while cameras send."""
+    model, count = find_photo(), 6
+
+    def restart(chance: random.Random) -> None:
+        service.kill()
+        service.start()
+
+    with bench.make_service(model, "kills") as service, SteadyCameras(service.url, model, count) as cameras:
+        return _kill(bench, cameras, service, restart, None, "kill -9", f"photo, {count} cameras")
 
 
-@dataclass(frozen=True)
-class ReplicaKills:
-    """What became of the requests of cameras while replicas and their database were killed."""
+def measure_replicas(bench: LoadBench) -> LoadResult:
+    """Kill random replicas behind nginx while cameras send, and twice their PostgreSQL database."""
+    model, replicas, count = find_photo(), bench.count(3, 2), bench.count(64, 4)
 
-    cameras: SteadyCameras
-    kills: int
-    database_kills: int
-    seconds: float
-    wrong: list[str]
-    gap: SoloGap
+    def restart(chance: random.Random) -> None:
+        service = chance.choice(services)
+        service.kill()
+        service.start()
 
-    def make_result(
-        self, experiment: str, setting: str, end: str, figures: dict[str, Any], *claims: bool
-    ) -> LoadResult:
-        """Return the result; ``setting``, ``end`` of the findings, ``figures`` and ``claims`` are of one experiment."""
-        cameras, gap, wrong = self.cameras, self.gap, self.wrong
-        return LoadResult(
-            experiment,
-            f"pocket, {len(cameras.cameras)} cameras, {setting} for {self.seconds:.0f} s; {self.kills} replicas and "
-            f"{self.database_kills} times the database killed",
-            "every acknowledged request is there, a retry is applied once, answers are those of solo runs (1e-4)",
-            f"{cameras.acknowledged} requests acknowledged, {cameras.replayed} of them from a kept answer, "
-            f"{len(wrong)} wrong; {gap.labels} labels differ from solo runs, probabilities within "
-            f"{gap.probability:.0e}, states within {gap.state:.0e}; {end}",
-            judge(
-                not wrong, gap.state <= NEAR, gap.probability <= NEAR_ANSWER, gap.labels == 0,
-                cameras.acknowledged > 0, *claims,
-            ),
-            {
-                "kills": self.kills, "database_kills": self.database_kills, "seconds": self.seconds,
-                "acknowledged": cameras.acknowledged, "answered_from_a_key": cameras.replayed, "wrong": wrong[:10],
-                "state_gap": gap.state, "probability_gap": gap.probability, "other_labels": gap.labels, **figures,
-            },
-        )  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(run_database())
+        options = [*model.options, "--store", database.url]
+        services = [stack.enter_context(ChildService(options, bench.folder)) for _ in range(replicas)]
+        proxy = stack.enter_context(Proxy([service.port for service in services], bench.folder))
+        cameras = stack.enter_context(SteadyCameras(proxy.url, model, count))
+        setting = f"photo, {count} cameras, nginx, {replicas} replicas"
+        result = _kill(bench, cameras, services[0], restart, database, "replicas on PostgreSQL", setting)
+        with Client(services[-1].url) as client:
+            result.figures["listed_by_one"] = sum(1 for _ in client.streams())
+    return result
 
 
-def kill_replicas(
+def _kill(
     bench: LoadBench,
-    kills: int,
     cameras: SteadyCameras,
-    database: PostgresServer,
     service: ChildService,
-    kill_one: Callable[[random.Random], None],
-) -> ReplicaKills:
-    """Kill random replicas with ``kill_one`` while cameras send, and twice the database; then compare with solo runs.
-
-    ``service`` is one that says what is served.
-    """
-    chance = random.Random(bench.seed)
+    restart: Callable[[random.Random], None],
+    database: PostgresServer | None,
+    experiment: str,
+    setting: str,
+) -> LoadResult:
+    """Kill at random moments, then compare what cameras were told with the service and with solo runs."""
+    chance, kills, crashes, began = random.Random(bench.seed), bench.count(bench.kills, 1), 0, time.monotonic()
     spec, watched = service.read_spec()
-    began, crashes = time.monotonic(), 0
     for kill in range(kills):
         cameras.wait_for_answer()
         time.sleep(chance.uniform(0, bench.choose(LONGEST_LIFE, 0.3)))
-        if kill in (kills // 3, 2 * kills // 3):
+        if database is not None and kill in (kills // 3, 2 * kills // 3):
             database.stop("immediate")
             database.start()
             crashes += 1
             cameras.wait_for_answer()
-        kill_one(chance)
-        bench.report(f"{kill + 1} of {kills} replicas killed, {cameras.acknowledged} requests acknowledged")
+        restart(chance)
+        bench.report(f"{kill + 1} of {kills} killed, {cameras.acknowledged} requests acknowledged")
     cameras.wait_for_answer()
-    seconds = time.monotonic() - began
-    wrong = cameras.finish()
-    return ReplicaKills(cameras, kills, crashes, seconds, wrong, cameras.compare(spec, watched))
+    wrong, gap = cameras.finish(), cameras.compare(spec, watched)
+    return LoadResult(
+        experiment,
+        f"{setting}, {kills} kills" + (f", {crashes} of the database" if crashes else ""),
+        "every acknowledged request is there, a retry is applied once, answers are those of solo runs (1e-4)",
+        f"{cameras.acknowledged} requests acknowledged, {cameras.replayed} of them from a kept answer, "
+        f"{len(wrong)} wrong; {gap.labels} labels differ from solo runs, probabilities within "
+        f"{gap.probability:.0e}, states within {gap.state:.0e}",
+        judge(
+            not wrong, gap.state <= NEAR, gap.probability <= NEAR_ANSWER, gap.labels == 0, cameras.acknowledged > 0
+        ),
+        {
+            "kills": kills, "database_kills": crashes, "seconds": time.monotonic() - began,
+            "acknowledged": cameras.acknowledged, "answered_from_a_key": cameras.replayed, "wrong": wrong[:10],
+            "state_gap": gap.state, "probability_gap": gap.probability, "other_labels": gap.labels,
+        },
+    )  # fmt: skip

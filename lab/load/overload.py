@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from lab.load.bench import LoadBench, LoadResult, judge
-from lab.load.inputs import draw_image, find_pocket, name_streams
+from lab.load.inputs import draw_image, find_photo, name_streams
 from lab.load.senders import ClientStats, Send, run_senders
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
@@ -20,7 +20,7 @@ FLAT = 1.10  # memory at the end over memory after the first third
 
 def measure_overload(bench: LoadBench) -> LoadResult:
     """Measure the capacity with enough clients, then send requests at four times that rate."""
-    model = find_pocket()
+    model = find_photo()
     images = [draw_image(number, model.side) for number in range(EACH)]
     names = name_streams(STREAMS)
 
@@ -28,7 +28,7 @@ def measure_overload(bench: LoadBench) -> LoadResult:
         return client.step(names[(thread + SATURATING * number) % STREAMS], images, top=1)
 
     seconds = bench.choose(300, 0.6)
-    with bench.make_service(model, "overload", ["--queue-images", "256", "--queue-per-stream", "2"]) as service:
+    with bench.make_service(model, "overload") as service:
         run_senders(service.url, SATURATING, send, bench.choose(5, 0.2), patience=60)
         cpu = service.read_cpu_seconds()
         before, wall = run_senders(service.url, SATURATING, send, bench.choose(60, 0.4), patience=60)
@@ -54,7 +54,7 @@ def measure_overload(bench: LoadBench) -> LoadResult:
     }
     return LoadResult(
         "overload",
-        f"pocket, {figures['offered_times']:.1f}× the capacity for {wall:.0f} s",
+        f"photo, {figures['offered_times']:.1f}× the capacity for {wall:.0f} s",
         "only 200 and 429; goodput ≥ 0.9 of the capacity; memory flat",
         f"codes {dict(stats.codes)}; goodput {share:.2f} per CPU second ({wall_share:.2f} per second, with the "
         f"senders on the same cores); memory ×{growth:.2f}",

@@ -1,4 +1,4 @@
-"""Throughput of a saturated service per processor second, compared with a loop of ``method.step``; and latency."""
+"""Throughput of a saturated service per processor second, compared with a loop of ``method.step``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lab.load.inputs import (
     LoadModel,
     draw_image,
     draw_tensor,
-    find_pocket,
+    find_photo,
     make_method,
     name_streams,
     write_random_vit,
 )
-from lab.load.senders import find_percentile, run_senders
+from lab.load.senders import run_senders
 from lmr.apps.serve import keep_freed_memory
 from lmr.models import Backbone
 from lmr.service.client.client import Client
@@ -81,23 +81,20 @@ class BareLoop:
 def measure_vit(bench: LoadBench) -> LoadResult:
     """Measure ViT-B/16 with random weights, 16 streams and one image per request."""
     model = write_random_vit(bench.folder)
-    options = ["--max-step-ms", "600000"]  # batches of all streams, as in the bare loop
-    return _measure(bench, model, 1, bench.choose(180, 20), 0.95, options)
+    return _measure(bench, model, 1, bench.choose(180, 20), 0.95)
 
 
-def measure_pocket_8(bench: LoadBench) -> LoadResult:
-    """Measure the pocket model with 8 images per request."""
-    return _measure(bench, find_pocket(), 8, bench.choose(40, 0.4), 0.90)
+def measure_photo(bench: LoadBench) -> LoadResult:
+    """Measure the embedded model with 8 images per request."""
+    return _measure(bench, find_photo(), 8, bench.choose(40, 0.4), 0.90)
 
 
-def measure_pocket_1(bench: LoadBench) -> LoadResult:
-    """Measure the pocket model with one image per request."""
-    return _measure(bench, find_pocket(), 1, bench.choose(40, 0.4), 0.5)
+def measure_single(bench: LoadBench) -> LoadResult:
+    """Measure the embedded model with one image per request."""
+    return _measure(bench, find_photo(), 1, bench.choose(40, 0.4), 0.60)
 
 
-def _measure(
-    bench: LoadBench, model: LoadModel, each: int, seconds: float, aim: float, options: list[str] | None = None
-) -> LoadResult:
+def _measure(bench: LoadBench, model: LoadModel, each: int, seconds: float, aim: float) -> LoadResult:
     """Alternate between bare loop and service and take the median of their ratios: a slower machine slows both."""
     images = [draw_image(number, model.side) for number in range(VARIETY)]
     names = name_streams(STREAMS)
@@ -106,7 +103,7 @@ def _measure(
         chosen = [images[(thread + number * each + k) % VARIETY] for k in range(each)]
         return client.step(names[thread], chosen, top=1)
 
-    with bench.make_service(model, "throughput", options or []) as service:
+    with bench.make_service(model, "throughput") as service:
         spec, watched = service.read_spec()
         bare = BareLoop(model, model.load(), min(STREAMS, MOST // each), each, spec, watched)
         run_senders(service.url, STREAMS, send, bench.choose(5, 0.2), patience=60)  # warm
@@ -146,36 +143,5 @@ def _measure(
         f"≥ {aim:.2f} of the bare loop",
         found,
         judge(share >= aim, set(codes) == {200}),
-        figures,
-    )
-
-
-def measure_latency(bench: LoadBench) -> LoadResult:
-    """Measure the time of an answer beyond the computation of the service, with one request in flight."""
-    model = find_pocket()
-    images = [draw_image(number, model.side) for number in range(VARIETY)]
-
-    def send(client: Client, thread: int, number: int) -> ServiceAnswer:
-        return client.step("load-00000", images[number % VARIETY], top=1)
-
-    with bench.make_service(model, "latency") as service:
-        run_senders(service.url, 1, send, 60, most=bench.count(100, 5))
-        stats, _ = run_senders(service.url, 1, send, 300, most=bench.count(2000, 30))
-    middle, high = (1000 * find_percentile(stats.added, share) for share in (0.5, 0.99))
-    figures = {
-        "requests": len(stats.added),
-        "added_p50_ms": middle,
-        "added_p99_ms": high,
-        "p50_ms": 1000 * find_percentile(stats.seconds, 0.5),
-        "p99_ms": 1000 * find_percentile(stats.seconds, 0.99),
-        "codes": dict(stats.codes),
-    }
-    return LoadResult(
-        "added latency",
-        f"pocket, one request in flight, {len(stats.added)} requests",
-        "p50 ≤ 10 ms, p99 ≤ 25 ms",
-        f"p50 {middle:.1f} ms, p99 {high:.1f} ms beyond the computation "
-        f"(whole: {figures['p50_ms']:.1f} and {figures['p99_ms']:.1f} ms)",
-        judge(middle <= 10, high <= 25, set(stats.codes) == {200}),
         figures,
     )

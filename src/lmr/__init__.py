@@ -12,6 +12,7 @@ from lmr.version import __version__
 TYPE_CHECKING = False  # for type checkers as in typing, whose import takes longer than all the rest here
 if TYPE_CHECKING:
     from lmr.apps.export import export
+    from lmr.apps.predict.gallery import Answers, predict
     from lmr.core.bases.bimodal import BimodalMethod
     from lmr.core.bases.norms import GradientMethod, NormMethod
     from lmr.core.bases.prompts import PromptMethod
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from lmr.core.card import Card, Preset, Role, Scores, Tower
     from lmr.core.classifier import ZeroShot
     from lmr.core.errors import LmrError
+    from lmr.core.functional.offset import Estimate
+    from lmr.core.labelled import Labelled
     from lmr.core.method import Method
     from lmr.core.norms import NormBank
     from lmr.core.optim import Optimizer
@@ -26,12 +29,16 @@ if TYPE_CHECKING:
     from lmr.core.pixel_scale import PixelScale
     from lmr.core.prediction import AdaptedParameters, Prediction, Step
     from lmr.core.registry import create, find_method, list_methods, register
+    from lmr.core.reused import Reused
     from lmr.core.streams import Streams
     from lmr.core.text import TextReader, TextSide
     from lmr.core.views.view_maker import ViewMaker
+    from lmr.core.wrapper import Wrapper
+    from lmr.data.corruptions.apply import corrupt
     from lmr.data.dataset import Dataset, MissingData
     from lmr.images.files import UnreadableImage, list_images, open_image
     from lmr.models import Backbone, list_models, load
+    from lmr.models.from_module import wrap_module
     from lmr.models.from_open_clip import from_open_clip
     from lmr.models.from_transformers import from_transformers, wrap_transformers
     from lmr.models.preprocessing import Preprocessing
@@ -42,13 +49,16 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "AdaptedParameters": "lmr.core.prediction",
+    "Answers": "lmr.apps.predict.gallery",
     "Backbone": "lmr.models",
     "BimodalMethod": "lmr.core.bases.bimodal",
     "Card": "lmr.core.card",
     "Client": "lmr.service.client.client",
     "Dataset": "lmr.data.dataset",
     "EpisodicMethod": "lmr.core.bases.views",
+    "Estimate": "lmr.core.functional.offset",
     "GradientMethod": "lmr.core.bases.norms",
+    "Labelled": "lmr.core.labelled",
     "LmrError": "lmr.core.errors",
     "Method": "lmr.core.method",
     "MissingData": "lmr.data.dataset",
@@ -61,6 +71,7 @@ _PLACES = {
     "Preprocessing": "lmr.models.preprocessing",
     "Preset": "lmr.core.card",
     "PromptMethod": "lmr.core.bases.prompts",
+    "Reused": "lmr.core.reused",
     "Role": "lmr.core.card",
     "Scores": "lmr.core.card",
     "ServiceError": "lmr.service.client.errors",
@@ -75,7 +86,9 @@ _PLACES = {
     "ViewMethod": "lmr.core.bases.views",
     "WatchSettings": "lmr.watch.settings",
     "Watched": "lmr.watch.watched",
+    "Wrapper": "lmr.core.wrapper",
     "ZeroShot": "lmr.core.classifier",
+    "corrupt": "lmr.data.corruptions.apply",
     "count_passes": "lmr.core.passes",
     "create": "lmr.core.registry",
     "export": "lmr.apps.export",
@@ -87,19 +100,24 @@ _PLACES = {
     "list_models": "lmr.models",
     "load": "lmr.models",
     "open_image": "lmr.images.files",
+    "predict": "lmr.apps.predict.gallery",
     "register": "lmr.core.registry",
+    "wrap_module": "lmr.models.from_module",
     "wrap_transformers": "lmr.models.from_transformers",
 }
 
 __all__ = [
     "AdaptedParameters",
+    "Answers",
     "Backbone",
     "BimodalMethod",
     "Card",
     "Client",
     "Dataset",
     "EpisodicMethod",
+    "Estimate",
     "GradientMethod",
+    "Labelled",
     "LmrError",
     "Method",
     "MissingData",
@@ -112,6 +130,7 @@ __all__ = [
     "Preprocessing",
     "Preset",
     "PromptMethod",
+    "Reused",
     "Role",
     "Scores",
     "ServiceError",
@@ -126,8 +145,10 @@ __all__ = [
     "ViewMethod",
     "WatchSettings",
     "Watched",
+    "Wrapper",
     "ZeroShot",
     "__version__",
+    "corrupt",
     "count_passes",
     "create",
     "export",
@@ -139,7 +160,9 @@ __all__ = [
     "list_models",
     "load",
     "open_image",
+    "predict",
     "register",
+    "wrap_module",
     "wrap_transformers",
 ]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,11 +14,13 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.apps.check import CheckReport, OrderResult, check_folder
-from lmr.apps.predict.options import PredictOptions
+from lmr.apps.check import CheckReport, SettingResult, check_folder
+from lmr.apps.predict import run as run_file
+from lmr.apps.predict.options import CheckOptions
 from lmr.cli import main
 from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
+from lmr.images.sources import ImageItem
 from lmr.report.statistics import Difference
 
 CLASSES = ("cat", "ship", "truck")
@@ -35,64 +40,80 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def count_right(out: Path) -> float:
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    return sum(line.get("label") == Path(line["path"]).parent.name for line in lines) / 24
-
-
-def test_the_accuracies_are_those_of_the_answers(
+def test_every_setting_has_the_accuracy_of_its_command(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    method = "lmr(lr=0.02)"
-    words = ["--labels", ",".join(CLASSES), "--batch-size", "4", "--out"]
-    assert main(["predict", str(folder), *words, str(tmp_path / "a.jsonl"), "--method", method]) == 0
-    assert main(["predict", str(folder), *words, str(tmp_path / "z.jsonl"), "--method", "zeroshot"]) == 0
-    report = check_folder(folder, PredictOptions(labels="", method=method, batch_size=4))
-    files, shuffled = report.orders
-    assert files.adapted == count_right(tmp_path / "a.jsonl")
-    assert files.frozen == shuffled.frozen == count_right(tmp_path / "z.jsonl")
-    assert files.difference.mean == pytest.approx(files.adapted - files.frozen)
-    assert (files.difference.images, files.unreadable) == (24, 1)
-    assert files.watch == "The watch saw nothing unusual."
+    report = check_folder(folder, CheckOptions(batch_size=4))
+    names = [one.name for one in report.settings]
+    assert (len(names), names[0], names[-1]) == (7, "frozen model", "11 labels")
+    judged = sorted((path for path in folder.rglob("*.png")), key=lambda path: int("0" + re.sub(r"\D", "", path.stem)))
+    judged = [path for path in judged if path.stem != "broken"]
+    assert report.settings[0].difference.images == 13
     capsys.readouterr()
-    assert main(["check", str(folder), "--method", method, "--batch-size", "4"]) == 0
-    shown = capsys.readouterr().out
-    assert shown == f"{report}\n"
-    assert "1 images could not be read" in shown
-    assert shown.endswith(f"{report.recommendation}\n")
+    for one in report.settings[:-1]:
+        words = shlex.split(one.command)
+        assert words[:3] == ["lmr", "predict", str(folder)]
+        assert main([words[1], *map(str, judged), *words[3:], "--out", str(tmp_path / "o.csv"), "--overwrite"]) == 0
+        with open(tmp_path / "o.csv") as file:
+            answers = [row["label"] == Path(row["path"]).parent.name for row in csv.DictReader(file)]
+        assert 0 <= sum(answers) - round(13 * one.accuracy) <= 11  # thirteen of the images judge
+    capsys.readouterr()
+    assert main(["check", str(folder), "--batch-size", "4"]) == 0
+    assert capsys.readouterr().out == f"{report}\n"
+    assert "1 images could not be read" in report.title
+
+
+def test_images_are_encoded_once_and_in_the_order_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded, encode = list[int](), lmr.ZeroShot.encode
+
+    def count(self: lmr.ZeroShot, images: torch.Tensor) -> torch.Tensor:
+        encoded.append(len(images))
+        return encode(self, images)
+
+    monkeypatch.setattr(lmr.ZeroShot, "encode", count)
+    check_folder(folder, CheckOptions(batch_size=4))
+    assert sum(encoded) == 24  # by all settings that do not adapt; the others encode with norms of their own
+    later = sorted(folder.rglob("*.png"), key=lambda path: path.name, reverse=True)
+    for number, path in enumerate(later):
+        os.utime(path, (number, number))
+    opened, prepare = list[str](), run_file.PredictRun.prepare
+    monkeypatch.setattr(run_file, "WORKERS", 1)
+
+    def note(self: run_file.PredictRun, item: ImageItem) -> run_file.Prepared:
+        opened.append(item.place.path.name)
+        return prepare(self, item)
+
+    monkeypatch.setattr(run_file.PredictRun, "prepare", note)
+    monkeypatch.setattr("lmr.apps.check.WORKERS", 1)
+    check_folder(folder, CheckOptions(batch_size=4, order="times", passes=1))
+    assert opened == [path.name for path in later]
 
 
 def test_more_names_than_sub_folders_and_shares_count(folder: Path) -> None:
-    few = check_folder(folder, PredictOptions(labels=["cat", "ship", "truck"], prior={"cat": 0.9}, batch_size=8))
-    many = check_folder(folder, PredictOptions(labels=["dog", "ship", "truck", "cat"], batch_size=8))
-    assert "among 4 names" in many.title
-    assert "prior={'cat': 0.9}" in few.title
-    assert many.recommendation == (
-        "It makes no difference: every answer is the frozen model's; if the images are bad from the first on, check "
-        "--prior uniform."
-    )
+    few = check_folder(folder, CheckOptions(labels="cat,ship,truck", prior={"cat": 0.9}, batch_size=8))
+    many = check_folder(folder, CheckOptions(labels="dog,ship,truck,cat", batch_size=8))
+    assert "3 of 4 classes" in many.title
+    assert len(few.settings) == 5  # no other shares than those given
 
 
-@pytest.mark.parametrize(
-    ("files", "shuffled", "sentence"),
-    [
-        ((0.01, 0.05), (0.02, 0.06), "Adapt: the adapted model is more accurate in both orders."),
-        ((-0.01, 0.05), (0.02, 0.06), "Adapt: the adapted model is more accurate in the order 'shuffled', without a"),
-        ((-0.09, -0.05), (0.02, 0.06), "come as in 'shuffled' and loses when they come as in 'files'"),
-        ((-0.09, -0.05), (-0.01, 0.06), "Do not adapt"),
-        ((-0.01, 0.05), (-0.02, 0.03), r"Nothing is shown on 9 images, .* by -2.0 to \+5.0 points: keep the frozen"),
-    ],
-)
-def test_only_an_interval_without_zero_counts(
-    files: tuple[float, float], shuffled: tuple[float, float], sentence: str
-) -> None:
-    orders = [
-        OrderResult(name, 0.5, 0.5, Difference(sum(ends) / 2, *ends, 0.95, 9, 0.5), 0.1, 0, "")
-        for name, ends in (("files", files), ("shuffled", shuffled))
-    ]
-    report = CheckReport("", tuple(orders))
-    assert re.search(sentence, report.recommendation)
-    assert report.recommendation.count(". ") == 0
+def make_setting(name: str, accuracy: float, low: float, high: float) -> SettingResult:
+    return SettingResult(name, f"lmr predict {name}", accuracy, Difference(0.0, low, high, 0.95, 100, 0.5), 0.1)
+
+
+def test_recommendation_follows_the_intervals() -> None:
+    frozen = make_setting("frozen model", 0.5, 0, 0)
+    good, better = make_setting("good", 0.6, 0.01, 0.2), make_setting("better", 0.65, 0.02, 0.2)
+    chance, sure = make_setting("chance", 0.7, -0.1, 0.3), make_setting("worse", 0.4, -0.2, -0.01)
+
+    def recommend(*settings: SettingResult, share: float = 0.2) -> str:
+        return CheckReport("", settings, ("cat", share), "lmr check another").recommendation
+
+    assert recommend(frozen, good, better, chance).endswith("lmr predict better")
+    assert recommend(frozen, chance, sure).endswith("lmr predict chance")
+    assert recommend(frozen, sure).endswith("lmr predict frozen model")
+    for line in (recommend(frozen, good, better, share=0.64), recommend(make_setting("frozen model", 0.1, 0, 0))):
+        assert "does not work" in line
+        assert line.endswith("lmr check another")
 
 
 @pytest.mark.parametrize(
@@ -115,14 +136,14 @@ def test_a_folder_without_readable_images_is_refused(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.png").write_bytes(b"no image")
-    with pytest.raises(lmr.LmrError, match="None of the 2 images can be answered; the first: "):
-        check_folder(tmp_path, PredictOptions(labels=""))
+    with pytest.raises(lmr.LmrError, match="None of the 2 images can be answered"):
+        check_folder(tmp_path, CheckOptions(labels=None))
 
 
 def test_predict_says_how_many_answers_differ(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clip = lmr.load("photo").classifier(CLASSES)
     files = [str(path) for path in sorted(folder.rglob("*.png")) if path.stem != "broken"]
-    words = ["predict", *files, "--labels", ",".join(CLASSES), "--batch-size", "5"]
+    words = ["predict", *files, "--labels", ",".join(CLASSES), "--batch-size", "5", "--passes", "1"]
     calls: list[int] = []
     encode = type(clip).__call__
 
@@ -141,10 +162,21 @@ def test_predict_says_how_many_answers_differ(folder: Path, capsys: pytest.Captu
     with torch.no_grad():
         frozen = [CLASSES[k] for k in clip(images).argmax(1)]
     differing = sum(line["label"] != label for line, label in zip(compared, frozen, strict=True))
-    assert f"Of {len(compared)} answers that were compared, {differing} (" in said.err
+    assert f"({differing} of {len(compared)} compared)" in said.err
     assert differing
-    assert "'lmr check'" in said.err
     assert main([*words, "--method", "zeroshot"]) == 0
     assert "compared" not in capsys.readouterr().err
     assert main([*words, "--method", "lmr", "--watch", "watch(every=2)"]) == 0
-    assert "Of 12 answers that were compared" in capsys.readouterr().err
+    assert "of 12 compared" in capsys.readouterr().err
+
+
+def test_labels_in_a_file_need_no_sub_folders(folder: Path, tmp_path: Path) -> None:
+    images = sorted(path for path in folder.rglob("*.png") if path.name != "broken.png")
+    file = tmp_path / "labels.csv"
+    file.write_text("\n".join(f"{path},{path.parent.name}" for path in images[::2]))
+    options = CheckOptions(labels=",".join(CLASSES), truth=file, method="lmr(lr=0.02)", batch_size=4)
+    report = check_folder(folder, options)
+    assert "6 images judged, 3 of 3 classes" in report.title
+    assert "6 other labels" in report.title
+    assert report.settings[-1].command.endswith(f"--truth {file}")
+    assert "--method 'lmr(lr=0.02)'" in report.settings[1].command

@@ -9,8 +9,8 @@ import lmr
 from lmr.apps.listing import WIDTH, describe_everything, describe_method, describe_name
 from lmr.core import registry
 from lmr.core.explain import explain_fields
-from lmr.core.method import list_arguments
 from lmr.core.registry import sort_methods
+from lmr.core.spec import list_arguments
 from lmr.models.catalog import DEFAULT_MODEL
 
 MINE = '''
@@ -69,8 +69,16 @@ def test_one_method_has_its_arguments_and_presets(name: str) -> None:
         assert any(row[:1] == [argument] and repr(getattr(method, argument)) in " ".join(row) for row in rows), argument
     for preset, given in method.card.presets.items():
         assert any(row[:2] == [preset, str(given.batch_size)] for row in rows), preset
-    classifier = lmr.load("pocket").classifier(["red star", "blue ring"])
-    assert lmr.create(name, classifier).spec in " ".join(text.split())
+    classifier = lmr.load().classifier(["cat", "dog"])
+    assert lmr.create(name, classifier, preset="default").spec in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("tent", True), ("batclip", True), ("eata", True), ("deyo", True), ("sar", False)]
+)
+def test_nesterov_momentum_is_shown(name: str, shown: bool) -> None:
+    """As argument of its own, or as what "sgd" means."""
+    assert ("Nesterov" in describe_method(lmr.find_method(name))) is shown
 
 
 def test_a_method_in_a_file_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +114,8 @@ def test_everything_fits_the_width() -> None:
 def test_unknown_names_get_the_nearest() -> None:
     with pytest.raises(lmr.LmrError, match=r"no method 'tnt'\. Did you mean 'tent'"):
         describe_name("tnt")
-    with pytest.raises(lmr.LmrError, match="'pocket' is a model, not a method; 'lmr doctor pocket' describes it"):
-        describe_name("pocket")
+    with pytest.raises(lmr.LmrError, match="'photo' is a model, not a method; 'lmr doctor photo' describes it"):
+        describe_name("photo")
     with pytest.raises(lmr.LmrError, match="Cannot read the method file"):
         describe_name("nowhere.py:mine")
 

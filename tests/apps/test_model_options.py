@@ -15,10 +15,10 @@ import lmr
 from lmr.apps.model_options import add_prior, choose_prompts
 from lmr.apps.options import ModelOptions
 from lmr.cli import main
+from lmr.core.placement import place_tower
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
-from lmr.data.pocket_world import draw
-from predict_runs import predict_images
+from predict_runs import draw_arrays, predict_images
 
 NAMES = ["cat", "great dane", "tree"]
 
@@ -31,12 +31,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint in Hugging Face's form, the same one's bare weights in open_clip's, pictures and prompts."""
+    """A model in the layout of the hub, pictures and prompts."""
     root = tmp_path_factory.mktemp("work")
-    model = maker.make_model("gelu", words=49408)
+    model = maker.make_model("gelu")
     maker.write_huggingface(model, root / "model")
     (root / "photos").mkdir()
-    for number, pixels in enumerate(draw(range(6))[0]):
+    for number, pixels in enumerate(draw_arrays(range(6))):
         Image.fromarray(pixels).save(root / "photos" / f"{number}.png")
     prompts = {name: [f"a {name} that sleeps", f"one big {name}"] for name in [*NAMES, "never asked"]}
     (root / "prompts.json").write_text(json.dumps(prompts))
@@ -47,52 +47,30 @@ def read_tops(path: Path) -> list[Any]:
     return [json.loads(line)["top"] for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_predict_with_a_checkpoint_and_a_prompt_set(here: Path, tmp_path: Path, dtype: str) -> None:
     out = tmp_path / "lines.jsonl"
     words = [str(here / "photos"), "--labels", ",".join(NAMES), "--model", str(here / "model"), "--batch-size", "4"]
-    words += ["--prompts", str(here / "prompts.json"), "--dtype", dtype, "--memory", "lean", "--out", str(out)]
-    assert main(["predict", *words, "--method", "lmr"]) == 0
+    words += ["--prompts", str(here / "prompts.json"), "--dtype", dtype, "--out", str(out)]
+    assert main(["predict", *words, "--method", "lmr", "--passes", "1"]) == 0
 
-    backbone = lmr.load(here / "model", dtype=getattr(torch, dtype), memory="lean")
-    method = lmr.create(
-        "lmr", backbone.classifier(NAMES, here / "prompts.json", cache=False), preset="auto", pace="image"
-    )
+    backbone = lmr.load(here / "model", dtype="float64" if dtype == "float64" else "float32")
+    clip = backbone.classifier(NAMES, here / "prompts.json", cache=False)
+    place_tower(backbone.encoder, dtype=getattr(torch, dtype))  # and not the text tower
+    method = lmr.create("lmr", clip, preset="auto")
     pictures = [backbone.preprocess(Image.open(here / "photos" / f"{number}.png")) for number in range(6)]
     shares = [method.step(torch.stack(part)).probabilities for part in (pictures[:4], pictures[4:])]
     for top, row in zip(read_tops(out), torch.cat(shares).tolist(), strict=True):
         assert dict(top) == pytest.approx(dict(zip(NAMES, row, strict=True)), abs=1e-5)
 
 
-def test_state_fits_only_the_same_numbers(here: Path, tmp_path: Path) -> None:
-    """The type of the weights and the prompts are in the state's digests, so another of either is refused."""
+def test_state_fits_the_same_prompts_and_every_type(here: Path, tmp_path: Path) -> None:
     shared: dict[str, Any] = {"model": str(here / "model"), "state": tmp_path / "camera.state"}
     predict_images(here / "photos", NAMES, **shared, out=tmp_path / "a.jsonl")
     with pytest.raises(lmr.LmrError, match="other classes or prompts"):
         predict_images(here / "photos", NAMES, **shared, prompts=here / "prompts.json", out=tmp_path / "b.jsonl")
-    with pytest.raises(lmr.LmrError, match="other weights"):
-        predict_images(here / "photos", NAMES, **shared, dtype="bfloat16", out=tmp_path / "b.jsonl")
-    predict_images(here / "photos", NAMES, **shared, memory="lean", out=tmp_path / "c.jsonl")
-
-
-def test_architecture_names_what_a_bare_file_holds(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from safetensors.torch import save_file
-
-    save_file(maker.rename_to_openai(maker.make_model("gelu", words=49408)), here / "bare.safetensors")
-    words = ["predict", str(here / "photos"), "--labels", "cat,dog", "--model", str(here / "bare.safetensors")]
-    assert main(words) == 2
-    assert "Name the architecture" in capsys.readouterr().err
-    assert main([*words, "--architecture", "ViT-B-16"]) == 2
-    assert "does not match" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("model", "labels"), [("pocket", "red star,blue ring"), ("photo", "cat,dog")])
-def test_an_embedded_model_is_what_it_is(
-    here: Path, model: str, labels: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["--architecture", "ViT-B-16"]
-    assert main(["predict", str(here / "photos"), "--labels", labels, "--model", model, *words]) == 2
-    assert capsys.readouterr().err.startswith(f"lmr: The model {model!r} has its own architecture")
+    for number, dtype in enumerate(("bfloat16", "float32")):
+        predict_images(here / "photos", NAMES, **shared, dtype=dtype, out=tmp_path / f"{number}.jsonl")
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cpu:x"])
@@ -125,15 +103,13 @@ def test_options_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr("lmr.models.load", lambda model, **options: asked.update(options, model=model))
     ModelOptions().load("a")
-    assert asked == {"model": "a", "architecture": None, "device": "cpu", "dtype": None, "memory": "fast"}
+    assert asked == {"model": "a", "device": "cpu", "dtype": None}
     asked.clear()
-    ModelOptions("ViT-B-16", "cpu", "bfloat16", "lean").load("b")
+    ModelOptions("cpu", "bfloat16").load("b")
     assert asked == {
         "model": "b",
-        "architecture": "ViT-B-16",
         "device": "cpu",
         "dtype": torch.bfloat16,
-        "memory": "lean",
     }
     with pytest.raises(lmr.LmrError, match="float32, bfloat16, float16"):
         ModelOptions(dtype="int8").load("c")
@@ -142,8 +118,8 @@ def test_options_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prior_becomes_an_argument_of_the_method(tmp_path: Path) -> None:
     names = ["car", "pickup truck", "bus, long", "dog"]
     assert add_prior("steady", "uniform", names) == "steady(prior='uniform')"
-    assert add_prior("lmr(lr=0.1)", "car=0.8,pickup_truck=.1", names) == (
-        "lmr(lr=0.1, prior={'car': 0.8, 'pickup_truck': 0.1})"
+    assert add_prior("lmr_variants(lr=0.1)", "car=0.8,pickup_truck=.1", names) == (
+        "lmr_variants(lr=0.1, prior={'car': 0.8, 'pickup_truck': 0.1})"
     )
     (tmp_path / "shares.csv").write_text('name,share\ncar,0.5\n"bus, long",0.25\n', "utf-8")
     assert add_prior("steady", tmp_path / "shares.csv", names) == "steady(prior={'car': 0.5, 'bus, long': 0.25})"
@@ -153,7 +129,7 @@ def test_prior_becomes_an_argument_of_the_method(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "prior", "sentence"),
     [
-        ("tent", "uniform", "tent does not use class shares, .* one of these methods: lmr, steady"),
+        ("tent", "uniform", "tent does not use class shares, .* one of these methods: lmr_variants, steady"),
         ("mint", "uniform", "mint does not use class shares"),  # its prior is a number of images
         ("steady(prior='uniform')", "history", "given twice"),
         ("steady", "shares.csv", "and there is no such file"),
@@ -173,7 +149,7 @@ def test_prior_is_a_part_of_the_command(here: Path, tmp_path: Path, capsys: pyte
     words = ["predict", str(here / "photos"), "--labels", ",".join(NAMES), "--model", str(here / "model")]
     state = tmp_path / "s"
     assert main([*words, "--prior", f"{NAMES[0]}=1", "--state", str(state), "--out", str(tmp_path / "a.jsonl")]) == 0
-    assert "Adapted on all 6 images." in capsys.readouterr().err
+    assert "adapting changed" in capsys.readouterr().err
     assert parse_spec(read_state(state)[1]["spec"])[1]["prior"] == (1.0, *[0.0] * (len(NAMES) - 1))
-    assert main([*words, "--prior", "history", "--method", "lmr"]) == 2
+    assert main([*words, "--prior", "history", "--method", "lmr_variants"]) == 2
     assert "Expected 'uniform' or values in brackets" in capsys.readouterr().err

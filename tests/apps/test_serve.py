@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import resource
+import shlex
 import sys
 import threading
 from collections.abc import Callable
@@ -18,11 +19,11 @@ import torch
 
 import lmr
 from lab.load.postgres_server import MISSING, PostgresServer
+from lmr.apps.method_options import MethodOptions
 from lmr.apps.options import ServerOptions
 from lmr.apps.serve import (
     ServingPlan,
     check_packages,
-    choose_threads,
     choose_token,
     create_served,
     keep_freed_memory,
@@ -33,33 +34,28 @@ from lmr.apps.serve import (
 from lmr.core.errors import LmrError
 from lmr.watch.settings import WatchSettings
 from mosquitto import Subscriber, needs_broker, run_broker
-from service_maker import NAMES, TIMEOUT, load_pocket, make_file
+from service_maker import TIMEOUT, make_file
 
 TOKEN = "0123456789abcdef"
 
+NAMES = ["cat", "ship", "aquarium fish"]
 
-def test_method_has_its_values_for_the_classes_and_counts_by_images() -> None:
-    method = create_served("lmr", load_pocket().classifier(NAMES), 3)
+
+def make_plan(names: list[str] = NAMES, method: str = "steady") -> ServingPlan:
+    return ServingPlan(MethodOptions(labels=names, model="photo", method=method, watch="on").resolve())
+
+
+def test_method_has_its_values_for_the_classes() -> None:
+    method = create_served("lmr", lmr.load().classifier(NAMES), 3)
     assert method.streams == 3
-    assert (method.pace, method.gamma0) == ("image", 0.3)  # type: ignore[attr-defined]
-    spoken = create_served("lmr(pace='batch', gamma0=2)", load_pocket().classifier(NAMES), 1)
-    assert (spoken.pace, spoken.gamma0) == ("batch", 2.0)  # type: ignore[attr-defined]
-    assert create_served("zeroshot", load_pocket().classifier(NAMES), 1).spec == "zeroshot()"
-
-
-def test_threads_follow_the_size_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    backbone = load_pocket()
-    assert choose_threads(None, backbone) == 1
-    assert choose_threads(3, backbone) == 3
-    monkeypatch.setattr(type(backbone), "is_small", False)
-    assert choose_threads(None, backbone) == torch.get_num_threads()
-    with pytest.raises(LmrError, match="at least one thread"):
-        choose_threads(0, backbone)
+    assert method.gamma0 == 0.3  # type: ignore[attr-defined]
+    assert create_served("lmr(gamma0=2)", lmr.load().classifier(NAMES), 1).gamma0 == 2.0  # type: ignore[attr-defined]
+    assert create_served("zeroshot", lmr.load().classifier(NAMES), 1).spec == "zeroshot()"
 
 
 def test_method_whose_state_grows_is_refused() -> None:
     with pytest.raises(LmrError, match=r"The state of ecalp grows with every image .* choose another method"):
-        create_served("ecalp", load_pocket().classifier(NAMES), 1)
+        create_served("ecalp", lmr.load().classifier(NAMES), 1)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
@@ -75,7 +71,9 @@ def test_other_machines_need_one(host: str, tmp_path: Path) -> None:
     assert choose_token(host, tmp_path / "token") == TOKEN
 
 
-@pytest.mark.parametrize("content", ["", "short", "two words of a token", "a-token-with-ä-in-it"])
+@pytest.mark.parametrize(
+    "content", ["", "short", "two words of a token", "a-token-with-ä-in-it", "a" * 16, "abcde" * 10]
+)
 def test_weak_tokens(content: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(content)
     with pytest.raises(LmrError, match=r"openssl rand"):
@@ -92,7 +90,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
-    method = create_served("lmr", load_pocket().classifier(NAMES), 2)
+    method = create_served("lmr", lmr.load().classifier(NAMES), 2)
     assert open_store("none", method, None) is None
     address = f"sqlite:{tmp_path / 'new' / 'folder' / 's.sqlite'}"
     store = open_store(address, method, WatchSettings())
@@ -100,7 +98,7 @@ def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(LmrError, match="another watch: on, not off"):
         open_store(address, method, None)
-    other = create_served("lmr(lr=0.5)", load_pocket().classifier(NAMES), 2)
+    other = create_served("lmr(lr=0.5)", lmr.load().classifier(NAMES), 2)
     with pytest.raises(LmrError, match="belongs to the method lmr, not to lmr"):
         open_store(address, other, WatchSettings())
     (tmp_path / "file").write_text("")
@@ -117,7 +115,7 @@ def test_garbage_is_looked_for_only_in_what_is_new() -> None:
         stop()
 
     before = gc.get_freeze_count()
-    serve_classifier(ServingPlan(NAMES, model="pocket"), ServerOptions(port=0), report=lambda line: None, on_ready=look)
+    serve_classifier(make_plan(), ServerOptions(port=0), report=lambda line: None, on_ready=look)
     assert while_serving[0] > before
 
 
@@ -125,7 +123,7 @@ def test_garbage_is_looked_for_only_in_what_is_new() -> None:
 def test_a_step_finds_its_memory_mapped() -> None:
     """By default glibc gives about 3,000 pages back after each of these steps."""
     keep_freed_memory()
-    backbone = load_pocket()
+    backbone = lmr.load()
     method = lmr.create("lmr", backbone.classifier(NAMES), preset="auto")
     images = torch.randn(64, *backbone.input_shape, generator=torch.Generator().manual_seed(0))
 
@@ -177,7 +175,7 @@ def test_answers_are_published(tmp_path: Path) -> None:
     labels: list[str] = []
     with run_broker(tmp_path) as broker:
         where = ServerOptions(port=0, mqtt=broker.url)
-        plan = ServingPlan(NAMES, model="pocket")
+        plan = make_plan()
         serve_classifier(plan, where, report=lambda line: None, on_ready=send)
         with Subscriber(broker) as later:
             assert later.last["lmr/available"] == "offline"
@@ -185,14 +183,14 @@ def test_answers_are_published(tmp_path: Path) -> None:
 
 
 def test_store_of_the_old_default_is_refused_with_how_to_go_on(tmp_path: Path) -> None:
-    classifier, watch = load_pocket().classifier(NAMES), WatchSettings()
+    classifier, watch = lmr.load().classifier(NAMES), WatchSettings()
     for spec, shown in (("lmr", "lmr"), ("lmr(lr=0.5)", "'lmr(lr=0.5)'")):
         path = tmp_path / f"{spec}.sqlite"
         store = open_store(f"sqlite:{path}", create_served(spec, classifier, 2), watch)
         assert store is not None
         store.close()
         with pytest.raises(LmrError) as refused:
-            open_store(f"sqlite:{path}", create_served(ServingPlan.method, classifier, 2), watch)
+            open_store(f"sqlite:{path}", create_served(MethodOptions.method, classifier, 2), watch)
         assert str(refused.value) == (
             f"The store {str(path)!r} belongs to the method {spec}, not to steady; give "
             f"--method {shown} to go on with it, or another --store to start anew."
@@ -202,8 +200,17 @@ def test_store_of_the_old_default_is_refused_with_how_to_go_on(tmp_path: Path) -
         again.close()
 
 
+def test_names_of_an_earlier_run_are_shown_escaped() -> None:
+    plan = make_plan(NAMES)
+    backbone, method = plan.load()
+    method.classifier.names = ("cat\nlmr: serving at http://evil\x1b[2J", "dog\u202e")
+    lines = plan.describe(backbone, method, "states nowhere")
+    assert all(line.isprintable() for line in lines)
+    assert r"cat\nlmr" in lines[0]
+
+
 def test_classes_are_changed_over_http_and_stay_changed(tmp_path: Path) -> None:
-    new, found = ["green heart", "purple square", "red ring"], []
+    new, found = ["aquarium fish", "apple", "cat"], []
     where = ServerOptions(port=0, store=f"sqlite:{tmp_path}/s.sqlite")
 
     def run(names: list[str], work: Callable[[lmr.Client], None]) -> None:
@@ -214,16 +221,19 @@ def test_classes_are_changed_over_http_and_stay_changed(tmp_path: Path) -> None:
             finally:
                 stop()
 
-        plan = ServingPlan(names, model="pocket", method="lmr")
+        plan = make_plan(names, method="lmr")
         serve_classifier(plan, where, report=lambda line: None, on_ready=look)
 
     def change(client: lmr.Client) -> None:
         answer = client.step("cam", make_file())
         assert set(dict(answer.answers[0].top)) == set(NAMES)
         for wrong, reason in (
-            (["red ring"], "at least 2 items"),
-            (["red ring", "Red  ring"], "once"),
-            (["red ring", "zeppelin"], "zeppelin"),
+            (["cat"], "at least 2 items"),
+            (["aquarium fish", "aquarium  fish"], "once"),
+            (["cat", "zeppelin"], "zeppelin"),
+            (["cat", ""], "is empty"),
+            (["cat", "dog\u202e"], "control character"),
+            (["cat", "dog" * 1_000_000], "3,000,000 characters"),
         ):
             with pytest.raises(LmrError, match=reason):
                 client.change_classes(wrong)
@@ -239,8 +249,10 @@ def test_classes_are_changed_over_http_and_stay_changed(tmp_path: Path) -> None:
     run(NAMES, change)
     run(NAMES, look_again)  # the names at the start are changed as they were
     run(new, look_again)
-    with pytest.raises(LmrError, match="another classes or prompts"):
-        run(["red ring", "blue ring"], look_again)
+    with pytest.raises(LmrError, match="three ways") as refused:
+        run(["cat", "dog"], look_again)
+    for text in (", ".join(new), "cat, dog", shlex.quote(",".join(new)), "PUT /v1/model/classes", "another --store"):
+        assert text in str(refused.value)
     assert len(found) == 2
 
 
@@ -266,7 +278,7 @@ def test_database_that_goes_away_is_told_and_comes_back() -> None:
         finally:
             stop()
 
-    plan = ServingPlan(NAMES, model="pocket", method="lmr")
+    plan = make_plan(method="lmr")
     try:
         where = ServerOptions(port=0, store=server.url)
         serve_classifier(plan, where, report=lambda line: None, on_ready=look)

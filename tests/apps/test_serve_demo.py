@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import lmr
+from live_server import run_live_server
 from lmr.apps import serve_demo as module
 from lmr.apps.options import ServerOptions
 from lmr.apps.serve_demo import (
@@ -30,12 +31,14 @@ from lmr.apps.serve_demo import (
     serve_demo,
 )
 from lmr.cli import main
+from lmr.core.answer import Answer
 from lmr.core.errors import LmrError
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.corruptions.apply import corrupt_batch
+from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
-from lmr.service.engine.requests import ImageResult
 from lmr.service.engine.status import ServiceEvent, StreamDetail
+from lmr.service.settings import ServiceSettings
 from page_reader import WAIT
 from scripted_engine import make_status
 from scripted_service import run_scripted_service
@@ -118,6 +121,7 @@ def test_wrong_times_are_refused(seconds: float) -> None:
         serve_demo(seconds)
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With LMR_SCREENSHOTS set it waits until adapting helps a camera, and writes the image of the README."""
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
@@ -146,8 +150,8 @@ def test_the_page_shows_the_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert path.stat().st_size > 10_000
 
 
-def answer(label: str, frozen: str) -> ImageResult:
-    return ImageResult(label, 0.9, frozen=frozen)
+def answer(label: str, frozen: str) -> Answer:
+    return Answer(label, 0.9, frozen=frozen)
 
 
 def test_results_say_whether_adapting_helped() -> None:
@@ -168,7 +172,7 @@ def test_a_table_of_what_came_of_the_cameras() -> None:
     other.add([answer("cat", "dog")], [None])
     events = [
         ServiceEvent(k, 0.0, "cam-8", "health", *levels, "")
-        for k, levels in enumerate([("ok", "watch"), ("watch", "reset")])
+        for k, levels in enumerate([("ok", "suspected"), ("suspected", "reset")])
     ]
     details = [
         StreamDetail(make_status("cam-1"), {}, [], [], [], [], []),
@@ -178,8 +182,58 @@ def test_a_table_of_what_came_of_the_cameras() -> None:
     lines = [line.split() for line in format_results(scripts, [one, other], details).splitlines()]
     assert lines[0][-5:] == ["images", "changed", "frozen", "adapted", "gain"]
     assert lines[2] == ["cam-1", "fog", "nothing", "helped", "100", "15.0", "85.0", "100.0", "+15.0", "±", "7.0"]
-    moves = ["ok", "→", "watch,", "watch", "→", "reset"]
+    moves = ["ok", "→", "suspected,", "suspected", "→", "reset"]
     assert lines[3] == ["cam-8", "nothing", *moves, "no", "labels", "1", "100.0", "–", "–", "–"]
+
+
+def test_a_camera_with_labels_has_a_row_for_what_they_did() -> None:
+    before, after, other = Result(), Result(), Result()
+    before.add([answer("dog", "dog")] * 100, ["cat"] * 100)
+    after.add([answer("cat", "dog")] * 80 + [answer("dog", "dog")] * 20, ["cat"] * 100)
+    other.add([answer("cat", "cat")], ["cat"])
+    status = make_status("cam-1", taught=10, estimated_accuracy=0.8, estimated_interval=(0.49, 0.94))
+    details = [StreamDetail(one, {}, [], [], [], [], []) for one in (status, make_status("cam-2"))]
+    scripts = [CameraScript("cam-1", "fog", "fog", 0, labelled=3), CameraScript("cam-2", "fog", "fog", 0, labelled=3)]
+    text = format_results(scripts, [before, other], details, {"cam-1": after, "cam-2": Result()})
+    rows = [line.split() for line in text.splitlines() if line.startswith("cam-")]
+    assert rows[1] == ["cam-1", "+", "labels", "the", "same,", "after", "10", "labels", "helped", "100", "80.0", "0.0",
+                       "80.0", "+80.0", "±", "7.8"]  # fmt: skip
+    assert [row[:2] for row in rows if row[0] == "cam-2"] == [["cam-2", "fog"]]
+    assert "cam-1 was told the truth of 10 random frames after request 3" in text
+    assert "10 labels of a person; estimated 80 % right (49 to 94)" in text
+    assert "cam-2 was" not in text
+
+
+@pytest.mark.slow
+def test_one_camera_is_taught_and_the_page_and_the_table_say_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its labels are those of its own frames, and no other camera learns anything."""
+    monkeypatch.setattr(module, "PER_SECOND", 1000.0)
+    scripts = [
+        CameraScript("cam-a", "mostly cars", "gaussian_noise", -RAMP, dominant="automobile", labelled=5),
+        CameraScript("cam-b", "mostly cars", "gaussian_noise", -RAMP, dominant="automobile"),
+    ]
+    names = list(read_list("cifar10"))
+    with run_live_server(names, settings=ServiceSettings(resident=4, show_frames=True)) as url:
+        cameras = DemoCameras(url, scripts=scripts)
+        cameras.start()
+        deadline = time.monotonic() + 120
+        while cameras.taught["cam-a"].images < 100 and not cameras.failures and time.monotonic() < deadline:
+            time.sleep(0.05)
+        cameras.stop()
+        assert cameras.failures == []
+        text = cameras.report()
+        with lmr.Client(url) as client:
+            taught, other = client.stream("cam-a"), client.stream("cam-b")
+    assert (taught.status.taught, other.status.taught) == (module.LABELS, 0)
+    assert [event.message.split(";")[0] for event in taught.events if event.kind == "label"] == [
+        "The stream has learnt 1 label of a person",
+        "The stream has learnt 10 labels of a person",
+    ]
+    before, after = (cameras.results["cam-a"], cameras.taught["cam-a"])
+    assert before.images == 6 * FRAMES
+    assert after.gain[0] > before.gain[0] + 20  # type: ignore[index]
+    assert "cam-a + labels" in text
+    assert "10 labels of a person; estimated" in text
 
 
 def test_cameras_send_and_end_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +302,7 @@ def test_eight_cameras_of_which_three_are_hard() -> None:
     assert {script.weather for script in SCRIPTS} - {STATIC, STILL} <= {*CORRUPTIONS, *EXTRA}
     assert sum(script.weather in (STATIC, STILL) for script in SCRIPTS) == 2
     assert [script.dominant for script in SCRIPTS if script.dominant] == ["automobile"]
+    assert [script.name for script in SCRIPTS if script.labelled] == ["cam-6-cars"]
 
 
 def test_skewed_camera_sees_mostly_one_class_in_any_weather() -> None:

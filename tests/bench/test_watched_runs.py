@@ -23,7 +23,7 @@ from nursery import Program
 from row_maker import make_row
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
-SMALL = {"datasets": "pocket-c", "backbones": "pocket", "corruptions": "clean", "images": 24, "batch_sizes": 4}
+SMALL = {"datasets": "photo-c", "backbones": "photo", "corruptions": "clean", "images": 24, "batch_sizes": 4}
 EAGER = "watch(every=1, entropy=1e6, spread=1e6, entropy_ratio=0, least=1, confirm=2, rest=1)"  # alarmed by everything
 
 
@@ -55,7 +55,7 @@ def test_frozen_model_is_run_once_and_never_watched() -> None:
 def test_command_of_a_watched_run_repeats_it() -> None:
     (task,) = list_small(methods="lmr", watch="watch(every=8)")
     options = parse(["bench", *shlex.split(task.command)[2:]])
-    again = list_small(methods=options.methods, watch=options.watch)
+    again = list_small(methods=options.methods, **dict(options.set))
     assert [other.run for other in again] == [task.run]
 
 

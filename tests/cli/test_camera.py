@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from closed_port import hold_closed_port
 from lmr.cli import main
@@ -40,6 +41,15 @@ def test_a_camera_that_nobody_takes_is_a_complaint(tmp_path: Path, capsys: pytes
         service.script = [413, 413]
         assert main(["camera", str(video), "--to", service.url, "--stream", "cam"]) == 1
     assert "No frame was answered." in capsys.readouterr().err
+
+
+def test_names_of_files_are_shown_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a\nlmr: done.png")
+    with run_scripted_service() as service:
+        service.script = [413]
+        words = ["--to", service.url, "--stream", "cam", "--idle", "0.1"]
+        assert main(["camera", str(tmp_path), *words]) == 1
+    assert r"a\nlmr: done.png" in capsys.readouterr().err
 
 
 def test_a_missing_source_and_a_missing_service_are_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

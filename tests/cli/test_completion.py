@@ -11,7 +11,6 @@ import pytest
 from lmr.cli import main
 from lmr.cli.completion import SHELLS
 from lmr.cli.parser import COMMANDS, build_command
-from lmr.data.names import ORDERS
 
 
 def write(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -37,10 +36,11 @@ def test_bash_completes_commands_options_choices_and_files(
     (tmp_path / "photos").mkdir()
     script = write("bash", capsys)
     assert complete(script, "") == [*COMMANDS]
-    assert complete(script, "co") == ["cost", "completion"]
+    assert complete(script, "co") == ["completion"]
     assert complete(script, "predict", "--mo") == ["--model"]
-    assert complete(script, "predict", "photos", "--re") == ["--resume"]
-    assert complete(script, "bench", "pocket", "--order", "") == list(ORDERS)
+    assert complete(script, "predict", "photos", "--res") == ["--resume"]
+    types = ["auto", "float32", "bfloat16", "float16", "float64"]
+    assert complete(script, "predict", "photos", "--dtype", "") == types
     assert complete(script, "completion", "") == list(SHELLS)
     assert complete(script, "predict", "pho") == ["photos"]
 

@@ -67,7 +67,6 @@ def test_bare_command_prints_the_help_with_every_command_in_its_group(capsys: py
     with pytest.raises(SystemExit):
         main(["--help"])
     assert capsys.readouterr().out == text
-    assert sum(bool(command.group) for command in COMMANDS.values()) == 14
     for name, command in COMMANDS.items():
         if not command.group:
             assert f"{name} ({command.help})" in text.partition("\nalso: ")[2].partition("\n\n")[0]
@@ -81,18 +80,16 @@ def test_help_names_every_kind_of_model(capsys: pytest.CaptureFixture[str]) -> N
         with pytest.raises(SystemExit):
             main([command, "--help"])
         text = " ".join(capsys.readouterr().out.split())
-        for word in ("hub name", "a folder of weights", ".safetensors", "--architecture", "--dtype", "--prompts"):
+        for word in ("hub name", "a folder of weights", "--dtype"):
             assert word in text, (command, word)
 
 
-@pytest.mark.parametrize(
-    "words", [["--dtype", "int8"], ["--memory", "thin"], ["--template", "a {}", "--prompts", "b.json"]]
-)
+@pytest.mark.parametrize("words", [["--dtype", "int8"], ["--device"]])
 def test_wrong_model_options_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
-        main(["doctor", "pocket", *words])
+        main(["doctor", "photo", *words])
     assert stop.value.code == 2
-    assert words[-2] in capsys.readouterr().err
+    assert words[0] in capsys.readouterr().err
 
 
 # Benchmarks: the commands are wired; what they do is tested beside the functions they call.
@@ -109,7 +106,7 @@ def test_plans_and_sets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "sentence"),
     [
         (["fetch", "cifar11"], "There is no dataset 'cifar11' to fetch. Did you mean"),
-        (["bench", "pockets"], "pocket"),
+        (["bench", "photos"], "photo"),
         (["bench"], "Say what to run"),
         (["bench", "--methods", "lmr"], "Without a plan, also give --datasets."),
         (["report", "nowhere"], "nowhere"),

@@ -18,12 +18,11 @@ from lmr.cluster.nodes import (
     describe_nodes,
     digest_method,
     list_versions,
-    probe,
 )
 
 
-def make_node(name: str = "b", clock: float = 0.0, **versions: str) -> Node:
-    return Node(name, 2, 8_000_000_000, list_versions() | versions, clock)
+def make_node(name: str = "b", **versions: str) -> Node:
+    return Node(name, 2, 8_000_000_000, list_versions() | versions)
 
 
 def make_ray(said: object) -> Any:
@@ -43,7 +42,7 @@ def make_ray(said: object) -> Any:
 
 
 def test_equal_machines_are_accepted_without_a_word() -> None:
-    assert check_nodes([make_node("a"), make_node("b")], list_versions()) == []
+    check_nodes([make_node("a"), make_node("b")], list_versions())
 
 
 def test_node_with_another_version_is_refused_by_name() -> None:
@@ -82,23 +81,7 @@ def test_missing_package_is_a_mismatch() -> None:
     assert describe_mismatch({}, {"numpy": "2"}) == "numpy missing (here 2)"
 
 
-def test_clock_that_is_off_is_told_and_harmless() -> None:
-    (message,) = check_nodes([make_node("a"), make_node("late", clock=-3600.0)], list_versions())
-    assert message == "The clock of the node late is off by -3600 s; results do not depend on it."
-
-
-@pytest.mark.parametrize(("time", "ahead"), [(1045.0, 0.0), (1690.0, 600.0), (400.0, -600.0)])
-def test_clocks_are_compared_with_the_moments_of_asking_and_hearing(
-    time: float, ahead: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The time that a node takes to answer is not an error of its clock."""
-    ray, now = make_ray(probe() | {"time": time}), iter((1000.0, 1090.0))
-    monkeypatch.setattr(nodes, "time", SimpleNamespace(time=lambda: next(now)))
-    (node,) = nodes.find_nodes(ray)
-    assert node.clock == ahead
-    assert len(check_nodes([node], list_versions())) == (abs(ahead) > 60)
-
-
+@pytest.mark.ray
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -115,7 +98,7 @@ def test_node_that_does_not_answer_is_told_by_its_cause(error: str, message: str
 
 
 def test_threads_are_those_of_the_smallest_node_unless_the_model_is_small() -> None:
-    machines = [Node(name, cores, 0, {}, 0.0) for name, cores in (("a", 8), ("b", 4))]
+    machines = [Node(name, cores, 0, {}) for name, cores in (("a", 8), ("b", 4))]
     assert (choose_threads(True, machines), count_places(machines, 1)) == (1, 12)
     assert (choose_threads(False, machines), count_places(machines, 4)) == (4, 3)
     assert describe_nodes(machines, 4) == [

@@ -25,8 +25,8 @@ from ray_maker import expect_free, make_cluster, taking_interrupts, wait_for_nod
 
 TABLE: dict[str, Any] = {
     "methods": ["zeroshot", "lmr"],
-    "datasets": "pocket-c",
-    "backbones": "pocket",
+    "datasets": "photo-c",
+    "backbones": "photo",
     "corruptions": ["fog", "snow"],
     "images": 96,
     "batch_sizes": 8,
@@ -93,14 +93,14 @@ def test_two_nodes_give_the_rows_and_samples_of_one_machine(cluster: Any, here: 
     text = describe_placement(cluster[0], [make_plan()], None)
     assert text.count("Node ") == 2
     assert "Tasks at the same time: 2, with 1 thread each." in text
-    assert "   2 runs on the same images: pocket, pocket-c fog 5" in text
+    assert "   2 runs on the same images: photo, photo-c fog 5" in text
     assert "Runs: 4, images: 384." in text
 
 
 @pytest.mark.ray
 def test_node_that_lacks_the_data_ends_the_bench_with_its_name(cluster: Any, task: Task, tmp_path: Path) -> None:
     foreign = dataclasses.replace(task, data_digest="another")
-    message = r"The node \S+ cannot do its part: its dataset 'pocket-c' is not that of the driver's machine"
+    message = r"The node \S+ cannot do its part: its dataset 'photo-c' is not that of the driver's machine"
     with RayWorkers(cluster[0], tmp_path, 1, None, 2) as workers, pytest.raises(LmrError, match=message):
         list(workers.run([foreign]))
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import socket
 import sys
-import threading
 
 import pytest
 
@@ -17,6 +16,7 @@ def test_without_ray_the_error_says_how_to_install_it(monkeypatch: pytest.Monkey
         import_ray()
 
 
+@pytest.mark.ray
 def test_cluster_that_cannot_be_reached_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
 
@@ -31,6 +31,7 @@ def test_cluster_that_cannot_be_reached_is_an_error_with_advice(monkeypatch: pyt
         pass
 
 
+@pytest.mark.ray
 def test_machine_that_is_too_busy_for_a_cluster_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray gives up after half a minute, with an exception of no kind."""
     ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
@@ -43,6 +44,7 @@ def test_machine_that_is_too_busy_for_a_cluster_is_a_sentence(monkeypatch: pytes
         connect().__enter__()
 
 
+@pytest.mark.ray
 def test_port_that_does_not_answer_is_an_error_at_once() -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
     with socket.socket() as taken:  # bound, and not listening: connections are refused
@@ -52,29 +54,7 @@ def test_port_that_does_not_answer_is_an_error_at_once() -> None:
             connect(address).__enter__()
 
 
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_port_of_something_else_is_an_error_at_once(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray would try for a quarter of an hour, for example at the port of its dashboard."""
-    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
-    monkeypatch.setattr(ray, "init", None)
-    monkeypatch.setattr(ray_connection, "PORT_SECONDS", 0.5)
-    monkeypatch.delenv("RAY_USE_TLS", raising=False)
-    ended = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            with server.accept()[0] as connection:
-                connection.sendall(said)
-                ended.wait(60)
-
-        answering = threading.Thread(target=answer)
-        answering.start()
-        with pytest.raises(LmrError, match=r"what answers there is not the head of a cluster.*; check the address\."):
-            connect(f"127.0.0.1:{server.getsockname()[1]}").__enter__()
-        ended.set()
-        answering.join()
-
-
+@pytest.mark.ray
 def test_machine_that_is_no_node_is_told_to_become_one(monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
 
@@ -90,6 +70,7 @@ def test_machine_that_is_no_node_is_told_to_become_one(monkeypatch: pytest.Monke
         connect("ray://192.168.1.10:10001").__enter__()
 
 
+@pytest.mark.ray
 def test_cluster_of_other_versions_is_told_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The message is Ray's own: what differs is in the lines after the first."""
     ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")

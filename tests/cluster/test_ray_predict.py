@@ -1,4 +1,4 @@
-"""Four shards on two local nodes give the bytes of one machine, whatever dies on the way."""
+"""Streams on two local nodes have the files of one machine, whatever dies on the way."""
 
 from __future__ import annotations
 
@@ -16,23 +16,13 @@ import pytest
 import torch
 
 from lmr.apps.predict.options import PredictOptions
-from lmr.apps.predict.parts import StreamParts
 from lmr.apps.predict.run import Labeller
-from lmr.apps.predict.streams import ImageStream, StreamPlan, plan_streams, predict_streams
+from lmr.apps.predict.streams import StreamPlan, plan_streams, predict_streams
 from lmr.cluster import nodes as nodes_file
 from lmr.cluster import ray_predict
-from lmr.cluster.ray_predict import (
-    LabelSetup,
-    Shard,
-    describe_shards,
-    label_shard,
-    make_shards,
-    measure_files,
-    run_ray_predict,
-)
+from lmr.cluster.ray_predict import LabelSetup, StreamJob, label_job, make_setup, run_ray_predict
 from lmr.core.errors import LmrError
-from lmr.images.remote import RemoteImage
-from predict_runs import DRAWINGS, LABELS, TEXT, draw_pictures, photograph, posix, start
+from predict_runs import LABELS, TEXT, USUAL, draw_pictures, posix, start
 from ray_maker import expect_free, make_cluster, wait_for_nodes
 
 
@@ -51,7 +41,7 @@ def cams(tmp_path_factory: pytest.TempPathFactory) -> Path:
         draw_pictures(folder / "cams" / f"cam{number}", range(40 * number, 40 * number + size))
     (folder / "cams/cam1/img41.png").write_text("broken")
     with one_thread():
-        predict_streams(plan(folder / "straight.jsonl", folder))
+        predict_streams(plan(folder / "straight", folder))
     return folder
 
 
@@ -65,110 +55,37 @@ def one_thread() -> Iterator[None]:
 
 
 def plan(out: str | Path, cams: Path, **options: Any) -> StreamPlan:
-    given = {
-        "model": "pocket",
-        "method": "lmr",
-        "batch_size": 2,
-        "stream_by": "folder",
-        "shards": 4,
-        "out": out,
-    } | options
+    usual = {"model": "photo", "method": "lmr", "batch_size": 2, "passes": 1, "stream_by": r"(cam\d)/"}
+    given = usual | {"out": out} | options
     return plan_streams(given.pop("sources", cams / "cams"), PredictOptions(labels=LABELS, **given))
 
 
+def read_answers(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name[0] != "."}
+
+
 def expect_same(out: Path, cams: Path) -> None:
-    assert out.read_bytes() == (cams / "straight.jsonl").read_bytes()
-    assert not out.with_name(f"{out.name}.parts").exists()
-
-
-# Without Ray.
-
-
-def test_shards_have_about_as_many_images_and_every_stream_once() -> None:
-    sizes = [5, 1, 1, 9, 3, 3]
-    streams = [ImageStream(number, str(number), (Path("x"),) * size) for number, size in enumerate(sizes)]
-    shards = make_shards(streams, 3)
-    assert [shard.images for shard in shards] == [9, 7, 6]
-    assert sorted(stream.number for shard in shards for stream in shard.streams) == list(range(6))
-    assert make_shards(reversed(streams), 3) == shards
-    assert len(make_shards(streams, 100)) == 6
-
-
-def make_setup(plan: StreamPlan) -> LabelSetup:
-    labeller = Labeller(plan.options)
-    return LabelSetup(str(plan.out), plan, labeller.classifier.fingerprint, {}, 0.0)
-
-
-def test_killed_task_goes_on_from_its_last_state(cams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A save that fails stands for the kill; the next try labels only what was not saved."""
-    wanted = plan(tmp_path / "o.jsonl", cams, sources=cams / "cams/cam0")
-    parts, (shard,) = StreamParts(wanted.out), make_shards(wanted.streams, 1)
-    parts.begin(wanted.note())
-    real, writes = StreamParts.write, []
-
-    def write(self: StreamParts, name: str, content: bytes) -> None:
-        writes.append(name)
-        if len(writes) == 8:
-            raise LmrError("killed")
-        real(self, name, content)
-
-    with one_thread():
-        monkeypatch.setattr(StreamParts, "write", write)
-        with pytest.raises(LmrError, match="killed"):
-            label_shard(make_setup(wanted), shard)
-        monkeypatch.undo()
-        first = label_shard(make_setup(wanted), shard)
-        assert label_shard(make_setup(wanted), shard).images == 0  # all is finished
-    assert 0 < first.images < 30
-    assert parts.list_finished() == {0}
-    parts.merge([0])
-    assert (cams / "straight.jsonl").read_bytes().startswith((tmp_path / "o.jsonl").read_bytes())
-
-
-def test_state_without_its_answers_starts_the_stream_again(cams: Path, tmp_path: Path) -> None:
-    wanted = plan(tmp_path / "o.jsonl", cams, sources=cams / "cams/cam3", state=tmp_path / "states")
-    parts, (shard,) = StreamParts(wanted.out), make_shards(wanted.streams, 1)
-    parts.begin(wanted.note())
-    with one_thread():
-        label_shard(make_setup(wanted), shard)
-        answers = parts.read(parts.answers(0))
-        parts.write(parts.part(0), b"torn")
-        (tmp_path / "o.jsonl.parts" / parts.answers(0)).unlink()
-        assert label_shard(make_setup(wanted), shard).images == 8
-    assert parts.read(parts.answers(0)) == answers
+    assert read_answers(out) == read_answers(cams / "straight")
 
 
 def test_node_without_the_same_files_or_the_folder_is_refused(cams: Path, tmp_path: Path) -> None:
-    wanted = plan(tmp_path / "o.jsonl", cams, sources=cams / "cams/cam3")
-    (shard,) = make_shards(wanted.streams, 1)
-    setup, sizes = make_setup(wanted), measure_files(wanted.streams)
-    with pytest.raises(LmrError, match=r"it has no '.*o\.jsonl\.parts', where the answers go; give an --out"):
-        label_shard(setup, shard)
-    StreamParts(wanted.out).begin(wanted.note())
-    name = next(iter(sizes))
-    for other, message in (({name: 1}, "bytes, that of the driver's machine 1"), ({"none.png": 1}, "it cannot read")):
-        with pytest.raises(LmrError, match=message):
-            label_shard(setup, dataclasses.replace(shard, sizes=sizes | other))
+    wanted = plan(tmp_path / "o", cams, sources=cams / "cams/cam3")
+    setup = make_setup(wanted, Labeller(wanted.options))
+    job = StreamJob(wanted.streams[0], 8)
+    with pytest.raises(LmrError, match="give an --out that all nodes share"):
+        label_job(setup, job)
+    (tmp_path / "o").mkdir()
+    with pytest.raises(LmrError, match=r"it has 8 images .* the driver's machine 9"):
+        label_job(setup, StreamJob(job.stream, 9))
     for change, message in (
         ({"fingerprint": {}}, "its weights or texts"),
         ({"method": {"x": "y"}}, "it has another x"),
     ):
         with pytest.raises(LmrError, match=message):
-            label_shard(dataclasses.replace(setup, key="other", **change), shard)
-    assert [path.name for path in (tmp_path / "o.jsonl.parts").iterdir()] == ["run.json"]
-
-
-def test_first_image_at_an_address_is_tried(tmp_path: Path) -> None:
-    there = draw_pictures(tmp_path / "cam", range(2))
-    images = [RemoteImage(f"file://{path}") for path in sorted(there.iterdir())]
-    missing = RemoteImage(f"file://{tmp_path}/none.png")
-    assert measure_files([ImageStream(0, "a", tuple(images)), ImageStream(1, "b", (missing,))]) == {images[0].url: 0}
-
-
-def test_address_without_a_cluster_is_refused(cams: Path, tmp_path: Path) -> None:
-    with pytest.raises(LmrError, match=r"o\.jsonl is an address, which .*; give --ray with it"):
-        predict_streams(plan(f"file://{tmp_path}/o.jsonl", cams))
-    assert list(tmp_path.iterdir()) == []
+            label_job(dataclasses.replace(setup, key="other", **change), job)
+    with one_thread():
+        assert label_job(setup, job).images == 8
+        assert label_job(setup, job).images == 0  # all is finished
 
 
 # On two local nodes.
@@ -176,44 +93,39 @@ def test_address_without_a_cluster_is_refused(cams: Path, tmp_path: Path) -> Non
 
 @pytest.mark.ray
 def test_two_nodes_give_the_bytes_of_one_machine(cluster: Any, cams: Path, tmp_path: Path) -> None:
-    """The output is at an address; states of an earlier run are on the driver's machine alone."""
-    screen, states = io.StringIO(), tmp_path / "states"
-    out = f"file://{tmp_path}/o.jsonl"
+    """Also in a second run, which starts from the states of the first."""
+    screen, states, out = io.StringIO(), tmp_path / "states", tmp_path / "o"
     summary = run_ray_predict(cluster[0], plan(out, cams, state=states), screen=screen)
-    expect_same(tmp_path / "o.jsonl", cams)
-    assert (summary.images, summary.errors, summary.earlier, sum(summary.tally.causes.values())) == (88, 1, 0, 1)
+    expect_same(out, cams)
+    assert (summary.images, summary.errors, summary.earlier, summary.tally.failed) == (88, 1, 0, 1)
     assert len(list(states.glob("*.state"))) == 5
     lines = screen.getvalue().splitlines()
     assert sum(line.startswith("lmr: node ") for line in lines) == 2
-    assert "lmr: [4/4]" in lines[-1]
-    text = describe_shards(cluster[0], plan(out, cams, overwrite=True))
-    assert "Shard 1 of 4: 30 images" in text
-    assert text.endswith("Streams: 5, images: 88.")
+    assert "lmr: [5/5]" in lines[-1]
     run_ray_predict(cluster[0], plan(out, cams, state=states, overwrite=True), screen=screen)
     with one_thread():
         for number in range(2):
             given: Any = {"state": tmp_path / "own", "overwrite": bool(number)}
-            predict_streams(plan(tmp_path / "here.jsonl", cams, **given))
-    assert (tmp_path / "o.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()
+            predict_streams(plan(tmp_path / "here", cams, **given))
+    assert read_answers(out) == read_answers(tmp_path / "here")
 
 
 @posix
 @pytest.mark.ray
-def test_killed_driver_is_continued_by_the_same_command(cluster: Any, cams: Path, tmp_path: Path) -> None:
+def test_killed_driver_is_resumed(cluster: Any, cams: Path, tmp_path: Path) -> None:
     ray, nodes = cluster
-    out = tmp_path / "o.jsonl"
-    arguments = [str(cams / "cams"), "--labels", TEXT, "--batch-size", "2", "--stream-by", "folder", "--shards", "4"]
-    process = start("predict", *DRAWINGS, *arguments, "--out", str(out), "--ray", nodes.address)
-    end, parts = time.monotonic() + 120, tmp_path / "o.jsonl.parts"
-    while not list(parts.glob("00000[0-9].jsonl")):
+    out = tmp_path / "o"
+    arguments = [str(cams / "cams"), "--labels", TEXT, "--batch-size", "2", "--stream-by", r"(cam\d)/"]
+    process = start("predict", *USUAL, *arguments, "--out", str(out), "--ray", nodes.address)
+    end = time.monotonic() + 120
+    while sum(path.stat().st_size for path in out.glob("*.jsonl")) < 2000:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.01)
     process.kill()
     process.communicate()
-    assert not out.exists()
     expect_free(ray, 2)  # Ray ends the tasks of a driver that has gone
-    summary = run_ray_predict(ray, plan(out, cams), screen=io.StringIO())
+    summary = run_ray_predict(ray, plan(out, cams, resume=True), screen=io.StringIO())
     assert 0 < summary.earlier <= summary.images
     expect_same(out, cams)
 
@@ -223,9 +135,9 @@ def test_other_versions_are_refused_before_work_starts(
     cluster: Any, cams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_predict, "list_versions", lambda: nodes_file.list_versions() | {"torch": "0"})
-    with pytest.raises(LmrError, match=r"The node .* has torch .* \(here 0\); .*0 of 5 streams are finished"):
-        run_ray_predict(cluster[0], plan(tmp_path / "o.jsonl", cams), screen=io.StringIO())
-    assert [os.path.basename(name) for name in photograph(tmp_path)] == ["run.json"]
+    with pytest.raises(LmrError, match=r"The node .* has torch .* \(here 0\)"):
+        run_ray_predict(cluster[0], plan(tmp_path / "o", cams), screen=io.StringIO())
+    assert read_answers(tmp_path / "o") == {}
 
 
 @pytest.mark.ray
@@ -235,29 +147,29 @@ def test_killed_processes_and_a_dead_node_cost_time_only(
 ) -> None:
     """Every task is killed in its middle once; then a node dies with the task it has."""
 
-    def die_once(setup: LabelSetup, shard: Shard, label: Any = label_shard) -> Any:
-        import lmr.apps.predict.parts as parts
+    def die_once(setup: LabelSetup, job: StreamJob, label: Any = label_job) -> Any:
+        from lmr.apps.predict.run import PredictRun
 
-        mark, real, saves = tmp_path / f"killed-{shard.number}", parts.StreamParts.write, []
+        mark, real, saves = tmp_path / f"killed-{job.stream.name}", PredictRun.save, []
 
-        def write(self: Any, name: str, content: bytes) -> None:
-            real(self, name, content)
-            saves.append(name)
-            if len(saves) == 6 and not mark.exists():
+        def save(self: Any) -> None:
+            real(self)
+            saves.append(1)
+            if len(saves) == 3 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        parts.StreamParts.write = write  # type: ignore[method-assign]
+        PredictRun.save = save  # type: ignore[method-assign]
         try:
-            return label(setup, shard)
+            return label(setup, job)
         finally:
-            parts.StreamParts.write = real  # type: ignore[method-assign]
+            PredictRun.save = real  # type: ignore[method-assign]
 
     ray, nodes = cluster
-    monkeypatch.setattr(ray_predict, "label_shard", die_once)
-    summary = run_ray_predict(ray, plan(tmp_path / "o.jsonl", cams), screen=io.StringIO(), save_seconds=0.0)
-    expect_same(tmp_path / "o.jsonl", cams)
-    assert len(list(tmp_path.glob("killed-*"))) == 4
+    monkeypatch.setattr(ray_predict, "label_job", die_once)
+    summary = run_ray_predict(ray, plan(tmp_path / "o", cams), screen=io.StringIO())
+    expect_same(tmp_path / "o", cams)
+    assert len(list(tmp_path.glob("killed-*"))) == 5
     assert summary.earlier > 0  # answers that were not computed again
     monkeypatch.undo()
 
@@ -271,7 +183,7 @@ def test_killed_processes_and_a_dead_node_cost_time_only(
                     nodes.remove_node(second, allow_graceful=False)
 
     monkeypatch.setattr(ray_predict.TaskPool, "run", run)
-    run_ray_predict(ray, plan(tmp_path / "b.jsonl", cams), screen=io.StringIO())
+    run_ray_predict(ray, plan(tmp_path / "b", cams), screen=io.StringIO())
     nodes.add_node(num_cpus=1)
     wait_for_nodes(ray, 2)
-    expect_same(tmp_path / "b.jsonl", cams)
+    expect_same(tmp_path / "b", cams)

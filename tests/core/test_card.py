@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 
 import lmr
-from lmr.core.card import Switch
+from lmr.core.method import list_arguments
 
 
-def test_switches_of_a_method_are_arguments_that_it_has() -> None:
-    card = lmr.find_method("lmr").card
-    clip = lmr.load("pocket").classifier(["red ring", "blue star"])
-    assert card.switches[0] == Switch({}, 1.0)  # the method as published keeps its gain
-    for switch in card.switches:
-        lmr.create("lmr", clip, **switch.values)
-        assert 0 <= switch.kept <= 1.1
+@pytest.mark.parametrize("name", lmr.list_methods())
+def test_switches_and_parts_of_a_method_are_arguments_that_it_has(name: str) -> None:
+    method = lmr.find_method(name)
+    assert {*method.card.switches, *method.card.parts} <= set(list_arguments(method))
 
 
 @pytest.mark.parametrize("name", lmr.list_methods())

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import lmr
+from pocket import load_pocket
 
 DIM, CLASSES = 5, 4
 
@@ -416,8 +417,8 @@ def test_encoder_without_weights_gets_a_message() -> None:
 def test_names_that_differ_in_white_space_only_are_refused(names: list[str]) -> None:
     with pytest.raises(lmr.LmrError, match="differ in white space only; rename one"):
         lmr.ZeroShot(nn.Identity(), torch.randn(3, 8), names=names)
-    with pytest.raises(lmr.LmrError, match="white space"):
-        lmr.load("pocket").classifier(names)
+    with pytest.raises(lmr.LmrError, match=r"white space|control character"):
+        load_pocket().classifier(names)
 
 
 def test_equal_names_are_taken() -> None:
@@ -433,3 +434,15 @@ def test_nested_images_and_sparse_stream_ids_get_a_message() -> None:
         method.step(torch.nested.nested_tensor(list(images)), streams=[0, 1])
     with pytest.raises(lmr.LmrError, match="stream ids from 0 to 1"):
         method.step(images, streams=torch.tensor([0, 1]).to_sparse())
+
+
+def test_paths_pixels_and_repeated_names_get_a_message() -> None:
+    backbone = lmr.load()
+    with pytest.raises(lmr.LmrError, match="once; 'cat'"):
+        backbone.classifier(["cat", "dog", "cat"])
+    method = lmr.create("lmr(preset='auto')", backbone.classifier(["cat", "dog"]))
+    for paths in ("a.png", ["a.png", "b.png"]):
+        with pytest.raises(TypeError, match="preprocess"):
+            method.step(paths)  # type: ignore[arg-type]
+    with pytest.raises(lmr.LmrError, match="0 to 255"):
+        method.step(torch.randint(0, 256, (2, 3, 32, 32)).float())

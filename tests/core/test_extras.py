@@ -21,8 +21,8 @@ def test_installed_module_is_returned() -> None:
 def test_missing_module_names_the_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "absent_package", None)
     with pytest.raises(LmrError) as caught:
-        require(module, "siglip", "A SigLIP model")
-    assert str(caught.value) == "A SigLIP model needs absent_package; install it with: pip install 'lmr[siglip]'"
+        require(module, "bench", "A report")
+    assert str(caught.value) == "A report needs absent_package; install it with: pip install 'lmr[bench]'"
 
 
 def test_module_that_lacks_a_dependency_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
-"""A folder appears whole or not at all."""
+"""Files and folders appear whole or not at all; texts are read within limits."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from lmr.core.files import make_folder, replace_folder
+from lmr.core.files import make_folder, read_text, replace_folder, write_atomically
 
 
 def list_names(folder: Path) -> list[str]:
@@ -63,6 +64,36 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
             (aside / str(number)).write_text("")
     assert (tmp_path / "out").is_symlink()
     assert list_names(tmp_path / "disk" / "out") == ["1"]
+
+
+def test_a_file_that_is_a_link_is_written_behind_it(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real" / "state")
+    for content in (b"one", b"two"):
+        write_atomically(tmp_path / "link", content)
+        assert (tmp_path / "link").is_symlink()
+        assert (tmp_path / "real" / "state").read_bytes() == content
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["state"]
+
+
+def test_text_comes_from_files_and_pipes(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_bytes(b"\xef\xbb\xbfcat\r\ndog\rship")
+    assert read_text(tmp_path / "names.txt") == "cat\ndog\nship"
+    os.mkfifo(tmp_path / "pipe")
+    script = f"sleep 0.2; exec > {tmp_path / 'pipe'}; sleep 0.2; echo cat; sleep 0.2; echo dog"
+    with subprocess.Popen(["sh", "-c", script]):
+        assert read_text(tmp_path / "pipe") == "cat\ndog\n"
+
+
+def test_what_never_ends_or_never_begins_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmr.core.files._WRITER_SECONDS", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="nothing is written to this pipe"):
+        read_text(tmp_path / "pipe")
+    with pytest.raises(OSError, match="more than 100,000,000 bytes"):
+        read_text("/dev/zero")
+    with pytest.raises(IsADirectoryError):
+        read_text(tmp_path)
 
 
 def test_a_failed_replacement_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from lmr.bench.plans.plan import read_plan
 from lmr.cli import main
 from lmr.core import registry
 from lmr.core.log import LOGGER, hide_logs
+from pocket import load_pocket
 
 
 class _Broken:
@@ -32,7 +33,7 @@ class _Broken:
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The registry is filled again, with a broken package among the installed ones."""
     monkeypatch.setattr(registry.metadata, "entry_points", lambda group: [_Broken()])
-    monkeypatch.setattr(registry, "_fill", registry._fill.__wrapped__)
+    monkeypatch.setattr(registry, "_load_installed", registry._load_installed.__wrapped__)
 
 
 WORDS = "The methods of 'others.adaptation' (entry point 'others') cannot be imported: no module named others"
@@ -76,7 +77,7 @@ def test_answers_that_are_not_finite_are_told(caplog: pytest.LogCaptureFixture) 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.INFO, "lmr"):
-        lmr.load("pocket").classifier(["red ring", "blue star"], cache=tmp_path / "file" / "folder")
+        load_pocket().classifier(["red ring", "blue star"], cache=tmp_path / "file" / "folder")
     assert "Prototypes cannot be cached" in caplog.text
 
 
@@ -91,6 +92,6 @@ def test_logs_can_be_hidden_for_one_thread(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_reading_a_plan_logs_nothing_of_the_model_that_checks_it(caplog: pytest.LogCaptureFixture) -> None:
-    """WATT and CLIPArTT miss words in the pocket model, which the plan does not run."""
+    """WATT and CLIPArTT miss words in the model, which the plan does not run."""
     read_plan("photo-quick", {"methods": ["watt", "clipartt"]})
     assert not caplog.records

@@ -390,7 +390,7 @@ def rename(names: list[str], clip: lmr.ZeroShot) -> lmr.ZeroShot:
 
 
 WORDS = ["red ring", "blue star", "green heart", "plain cross", "orange circle", "purple square"]
-OTHERS = ["purple square", "blue ring", "red ring", "striped star", "green heart", "red cross", "green star"]
+OTHERS = ["purple square", "blue ring", "red ring", "striped red star", "green heart", "red cross", "green star"]
 
 
 @pytest.mark.parametrize("name", lmr.list_methods())
@@ -513,4 +513,4 @@ def test_other_weights_given_shares_and_nonsense_are_refused() -> None:
     with pytest.raises(lmr.LmrError, match="got list"):
         method.with_classes(NEW)  # type: ignore[arg-type]
     with pytest.raises(lmr.LmrError, match="'prior' has a number for each"):
-        lmr.create("lmr", clip, prior={"cat": 0.5}).with_classes(rename(OLD[::-1], clip))
+        lmr.create("lmr_variants", clip, prior={"cat": 0.5}).with_classes(rename(OLD[::-1], clip))

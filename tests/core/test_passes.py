@@ -8,17 +8,24 @@ import torch
 import lmr
 from few_views import create
 from lmr.core.passes import PassCounter, count_passes
+from pocket import load_pocket
 
 NAMES = ["red ring", "blue star", "green heart"]
 KNOWN = {
     "zeroshot": (1, 0),
     "lmr": (2, 1),
-    'lmr(emit="before")': (1, 1),
+    'lmr_variants(emit="before")': (1, 1),
     "lmr(pmr=False)": (1, 0),
     "steady": (1, 1),  # of a stream that has drifted
     'steady(prior="uniform")': (1, 1),
     "tent": (1, 1),
     "mint": (2, 1),
+    "subtta": (3, 2),
+    "ramen": (2, 1),
+    "panda(share=2)": (1.5, 0),
+    'panda(method="tent", share=2, again=True)': (3, 1.5),
+    'infomax(strength="auto")': (1, 1),  # of a stream whose strength is known
+    'infomax(emit="after")': (2, 1),
     "sar": (2, 2),
     "deyo(plpd=-1.0)": (2, 1),
     "roid(weighting=False)": (2, 2),
@@ -35,7 +42,7 @@ KNOWN = {
 
 @pytest.fixture(scope="module")
 def clip() -> lmr.ZeroShot:
-    return lmr.load("pocket").classifier(NAMES)
+    return load_pocket().classifier(NAMES)
 
 
 @pytest.mark.parametrize("spec", KNOWN)
@@ -59,7 +66,7 @@ def test_methods_of_both_towers_encode_every_prompt(clip: lmr.ZeroShot) -> None:
     assert (passes.text_forwards, passes.text_backwards) == (1, 1)
 
 
-@pytest.mark.parametrize("spec", ["lmr(share=0.5, tau=0.0)", "tent", "mint", "eta(margin=1.0, diversity=2.0)"])
+@pytest.mark.parametrize("spec", ["lmr_variants(share=0.5, tau=0.0)", "tent", "mint", "eta(margin=1.0, diversity=2.0)"])
 def test_a_real_model_takes_as_many_passes(spec: str, clip: lmr.ZeroShot) -> None:
     method, counter = lmr.create(spec, clip), PassCounter()
     with counter.observe(clip.encoder):

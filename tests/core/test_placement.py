@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import lmr
 from few_views import create
 from lmr.core.norms import RowNorm
+from lmr.core.placement import place_tower
+from pocket import load_pocket
 
 NAMES = ["red star", "blue ring", "green square"]
 pytestmark = pytest.mark.usefixtures("tiny_models")
@@ -22,7 +24,7 @@ SPECS += [("lmr", 1), ("tda", 1), ("tpt", 1), ("watt", 1)]  # norms, a memory, p
 
 @pytest.fixture
 def backbone() -> lmr.Backbone:
-    return lmr.load("pocket")
+    return load_pocket()
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def test_stream_goes_on_after_a_move(spec: str, streams: int, images: Tensor, re
     """In float64 and back, every method gives what it gives without the journey, up to the rounding of its steps."""
     if lmr.find_method(spec).trained == "context words" or spec == "tps":
         request.getfixturevalue("real_models")  # whose answers move less when rounding decides the sign of a step
-    clip = lmr.load("pocket").classifier(NAMES)
+    clip = load_pocket().classifier(NAMES)
     stays = create(spec, copy.deepcopy(clip), streams=streams)
     goes = create(spec, clip, streams=streams)
     ids = None if streams == 1 else [0, 1, 2, 0, 1, 2]
@@ -98,7 +100,7 @@ def test_half_precision_keeps_norms_prototypes_and_states(
     assert all(torch.equal(norm.weight, old) for norm, old in zip(list_norms(clip.encoder), norms, strict=True))
     assert all(torch.equal(method.state[key], value) for key, value in kept.items())
     half = lmr.create("tent(lr=0.01)", clip).step(images.to(dtype)).logits
-    torch.testing.assert_close(half.float(), full, rtol=0, atol=1.5)
+    torch.testing.assert_close(half.float(), full, rtol=0, atol=2)  # of logits with a spread of 17
     assert not torch.equal(half, full)
     with pytest.raises(lmr.LmrError, match=r"Expected torch.* images"):
         method.step(images)
@@ -106,25 +108,46 @@ def test_half_precision_keeps_norms_prototypes_and_states(
 
 def test_moving_equals_loading(images: Tensor) -> None:
     """A model in bfloat16 is the same whether it was loaded so or moved there."""
-    moved, loaded = lmr.load("pocket").to("cpu", torch.bfloat16), lmr.load("pocket", dtype=torch.bfloat16)
+    moved, loaded = lmr.load().to("cpu", torch.bfloat16), lmr.load(dtype=torch.bfloat16)
     one, other = moved.encoder.state_dict(), loaded.encoder.state_dict()
     assert all(torch.equal(one[key], other[key]) and one[key].dtype == other[key].dtype for key in one)
-    assert moved.classifier(NAMES).fingerprint == loaded.classifier(NAMES).fingerprint
+    names = ["cat", "dog"]
+    assert moved.classifier(names).fingerprint == loaded.classifier(names).fingerprint
 
 
-def test_state_of_a_model_that_lost_digits_is_refused(backbone: lmr.Backbone, images: Tensor, tmp_path: Path) -> None:
-    method = lmr.create("tent", backbone.classifier(NAMES))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_states_fit_a_model_in_full_and_in_half_precision(
+    dtype: torch.dtype, backbone: lmr.Backbone, images: Tensor, tmp_path: Path
+) -> None:
+    """Until the model is widened again: its digits are lost then."""
+    clip = backbone.classifier(NAMES)
+    method = lmr.create("tent", clip)
     method.step(images)
     method.save(tmp_path / "full")
-    method.to(torch.float64).to(torch.float32).load(tmp_path / "full")
-    method.to(torch.bfloat16)
-    with pytest.raises(lmr.LmrError, match="other weights"):
-        method.load(tmp_path / "full")
+    place_tower(clip.encoder, dtype=dtype)
+    method.load(tmp_path / "full")
+    method.step(images.to(dtype))
     method.save(tmp_path / "half")
-    method.to(torch.float32)
+    other = lmr.create("tent", load_pocket().classifier(NAMES))
+    other.load(tmp_path / "half")
+    assert all(torch.equal(other.state[key], value) for key, value in method.state.items())
+    other.step(images)
+    place_tower(clip.encoder, dtype=torch.float32)
     with pytest.raises(lmr.LmrError, match="other weights"):
         method.load(tmp_path / "full")
-    method.to(torch.bfloat16).load(tmp_path / "half")  # rounding twice changes nothing more
+    place_tower(clip.encoder, dtype=dtype)
+    method.load(tmp_path / "full")  # rounding twice changes nothing more
+
+
+def test_state_of_a_model_in_half_precision_with_other_weights_is_refused(
+    backbone: lmr.Backbone, images: Tensor
+) -> None:
+    clip = backbone.classifier(NAMES)
+    state = lmr.create("tent", clip).state_dict()
+    place_tower(clip.encoder, dtype=torch.bfloat16)
+    clip.encoder.blocks[0].out.weight.data[0, 0] += 1
+    with pytest.raises(lmr.LmrError, match="other weights"):
+        lmr.create("tent", backbone.classifier(NAMES)).load_state_dict(state)
 
 
 def test_fingerprint_follows_a_round_trip(backbone: lmr.Backbone) -> None:
@@ -173,15 +196,6 @@ def test_wide_prototypes_stay_wide_until_the_type_changes() -> None:
     assert clip.to(torch.float32).prototypes.dtype == torch.float32
 
 
-def test_memory_of_the_tower_follows(images: Tensor) -> None:
-    for memory in ("fast", "lean"):
-        clip = lmr.load("pocket", memory=memory).classifier(NAMES)  # type: ignore[arg-type]
-        method = lmr.create("tent", clip)
-        method.step(images)
-        wide = method.to(torch.float64).step(images.double()).logits
-        torch.testing.assert_close(method.to(torch.float32).predict(images).logits.double(), wide, rtol=0, atol=2.0)
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -189,7 +203,7 @@ def test_memory_of_the_tower_follows(images: Tensor) -> None:
         (("nonsense",), "'nonsense' cannot be used here"),
         (("cuda:99",), "'cuda:99' cannot be used here"),
         ((torch.int8,), "Expected one of torch.float32"),
-        (("cpu", "float32"), "Expected one of torch.float32"),
+        (("cpu", "int8"), "Expected one of torch.float32"),
         ((torch.float32, torch.float64), "Expected a device and a type"),
     ],
     ids=str,

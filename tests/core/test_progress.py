@@ -30,10 +30,9 @@ def test_bar_shows_what_is_finished_of_the_total(monkeypatch: pytest.MonkeyPatch
     assert "almost done" in terminal.getvalue()
 
 
-def test_total_may_become_known_later_and_bytes_have_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_have_units(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
-    with show_progress("download", unit="bytes") as bar:
-        bar.set_total(2_000_000)
+    with show_progress("download", 2_000_000, unit="bytes") as bar:
         bar.advance(2_000_000)
     assert "2.0/2.0 MB" in terminal.getvalue()
 

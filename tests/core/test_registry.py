@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import lmr
 from lmr.core import registry
-from lmr.core.method import list_arguments
 from lmr.core.prediction import State
 from lmr.core.registry import expand_methods, find_method_file
+from lmr.core.spec import list_arguments
 from lmr.core.streams import Streams
 
 
@@ -83,6 +83,12 @@ def test_name_can_be_taken_only_once() -> None:
         lmr.register("probe")(type("Other", (lmr.Method,), {}))
 
 
+@pytest.mark.parametrize("name", ["my-method", "two words", "3d", "class", ""])
+def test_name_that_no_spec_can_hold_is_refused(name: str) -> None:
+    with pytest.raises(lmr.LmrError, match="Expected a Python name for a method"):
+        lmr.register(name)(type("Other", (lmr.Method,), {}))
+
+
 def test_probe_is_gone_after_its_test() -> None:
     assert "probe" not in lmr.list_methods()
 
@@ -130,7 +136,7 @@ def test_every_argument_of_every_method_can_be_given_in_the_call(clip: lmr.ZeroS
 
 
 def test_numbers_of_numpy_leave_no_trace(clip: lmr.ZeroShot) -> None:
-    method: Any = lmr.create("lmr", clip, lr=np.linspace(1e-3, 2e-3, 3)[1], emit=np.array(["before"])[0])
+    method: Any = lmr.create("lmr", clip, lr=np.linspace(1e-3, 2e-3, 3)[1], positives=np.array(["top1"])[0])
     assert method.lr == pytest.approx(1.5e-3)
     assert type(method.lr) is float
     assert lmr.create(method.spec, clip).spec == method.spec
@@ -157,7 +163,7 @@ SENTENCES: list[tuple[str, dict[str, Any], str]] = [
     ("lmr(lr=1" + "0" * 400 + ")", {}, "Expected a number for 'lr' of lmr"),
     ("lmr(pmr=1)", {}, "Expected True or False for 'pmr' of lmr, got 1"),
     ("lmr(negatives=2.0)", {}, "Expected a whole number for 'negatives' of lmr, got 2.0"),
-    ("lmr(emit='never')", {}, "Expected 'after' or 'before' for 'emit' of lmr, got 'never'"),
+    ("lmr(positives='all')", {}, "Expected 'gap' or 'top1' for 'positives' of lmr, got 'all'"),
     ("lmr(lr=-1)", {}, "'lr' of lmr"),
     ("lmr(lr=1e999)", {}, "'lr' of lmr"),
     ("lmr(tau=1)", {}, "'tau' of lmr"),
@@ -176,7 +182,7 @@ def test_wrong_configuration_gets_a_sentence(
 
 
 def test_wrong_classifier_gets_a_sentence(clip: lmr.ZeroShot) -> None:
-    for wrong in (None, clip.encoder, "pocket"):
+    for wrong in (None, clip.encoder, "photo"):
         with pytest.raises(lmr.LmrError, match=r"backbone\.classifier\(names\) makes one"):
             lmr.create("lmr", wrong)
 
@@ -194,7 +200,6 @@ def test_name_that_is_no_text_gets_a_sentence(name: Any, clip: lmr.ZeroShot) -> 
 def _choosy(monkeypatch: pytest.MonkeyPatch) -> None:
     """A method with other values below five classes."""
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
-    monkeypatch.setattr(registry, "_ADVISED", set())
 
     @lmr.register("choosy")
     class Choosy(lmr.Method):
@@ -222,16 +227,10 @@ def test_auto_is_what_the_method_chooses() -> None:
 
 
 @pytest.mark.usefixtures("_choosy")
-def test_defaults_stay_and_are_questioned_once(caplog: pytest.LogCaptureFixture) -> None:
-    for spec in ("choosy(preset='default')", "choosy(preset='auto')", "choosy(rate=0.2)"):
-        lmr.create(spec, make_classes(4))
-    lmr.create("choosy", make_classes(5))
-    assert caplog.messages == []
-    for _ in range(2):
-        assert lmr.create("choosy", make_classes(4)).spec == "choosy(rate=0.1, count=3)"
-    (message,) = caplog.messages
-    assert "for 4 classes, preset='auto' uses rate=0.7" in message
-    assert caplog.records[0].name == "lmr"
+def test_auto_is_the_preset_unless_another_is_named() -> None:
+    assert lmr.create("choosy", make_classes(4)).spec == "choosy(rate=0.7, count=3)"
+    assert lmr.create("choosy(preset='default')", make_classes(4)).spec == "choosy(rate=0.1, count=3)"
+    assert lmr.create("choosy", make_classes(4), preset="default").spec == "choosy(rate=0.1, count=3)"
 
 
 def test_words_for_several_methods() -> None:
@@ -240,7 +239,7 @@ def test_words_for_several_methods() -> None:
     assert expand_methods("tent(lr=1e-3)") == ["tent(lr=1e-3)"]
     assert paper == [name for name in everything if lmr.find_method(name).card.in_paper]
     assert len(paper) == 9
-    assert (everything[0], everything[-2:]) == ("zeroshot", ["lmr", "steady"])
+    assert (everything[0], everything[-2:]) == ("zeroshot", ["lmr_variants", "steady"])
     assert set(everything) == {name for name in lmr.list_methods() if find_method_file(lmr.find_method(name)) is None}
 
 

@@ -322,6 +322,7 @@ def test_folder_that_is_not_there_gets_a_sentence(method: lmr.Method, tmp_path: 
     assert os.listdir(tmp_path) == ["folder"]
 
 
+@pytest.mark.slow
 def test_disk_that_is_full_leaves_the_old_file(tmp_path: Path) -> None:
     pytest.importorskip("resource")
     script = (
@@ -354,6 +355,7 @@ print("whole")
     assert run(script, str(tmp_path / "state")) == "whole"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_process_leaves_a_whole_file(tmp_path: Path) -> None:
     script = (

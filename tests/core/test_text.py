@@ -15,11 +15,12 @@ from torch.nn import functional as F
 import lmr
 from lmr.core.norms import NormBank
 from lmr.core.text import TextSide, differentiate_towers
-from lmr.models.embedded import Embedded, EmbeddedConfig
+from lmr.models.embedded import EmbeddedConfig
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
+from pocket import load_pocket
 
-tokenize = Embedded("pocket").tokenizer
+tokenize = load_pocket().tokenizer
 CONFIG = EmbeddedConfig(
     resolution=8,
     patch=4,
@@ -28,6 +29,7 @@ CONFIG = EmbeddedConfig(
     heads=2,
     text_width=16,
     text_heads=2,
+    context=20,
     vocabulary=len(tokenize.words),
     features=10,
 )
@@ -220,8 +222,8 @@ def test_padding_changes_no_stream(name: str) -> None:
         assert one.info["loss"] == pytest.approx(other.info["loss"], abs=1e-8)
 
 
-def test_pocket_prompts_are_cut_to_the_longest() -> None:
-    backbone = lmr.load("pocket")
+def test_prompts_are_cut_to_the_longest() -> None:
+    backbone = load_pocket()
     side = backbone.classifier(NAMES).text
     widths: list[int] = []
     handle = side.tower.register_forward_pre_hook(lambda _, given: widths.append(given[0].shape[1]))

@@ -19,6 +19,7 @@ import set_maker as maker
 from lmr.data.cifar import OFFICIAL, Cifar, CifarC, open_cifar, open_cifar_c, read_archive, read_checksums
 from lmr.data.corruptions.apply import corrupt
 from lmr.data.provenance import MADE_NOTE, DataOrigin, Provenance, read_origin
+from real_data import FOLDER, needs
 
 KINDS = ("python 2", "python 3", "python tar", "binary", "binary tar", "npz", "parquet")
 NAMES = {10: ("cifar-10-batches-py/test_batch", "cifar-10-batches-bin/test_batch.bin"),
@@ -194,20 +195,18 @@ def test_clean_set(tmp_path: Path) -> None:
         found.labels("fog")
 
 
+@needs("cifar100_test.npz")
 @pytest.mark.parametrize(
     ("classes", "md5"), [(10, "803d5f7f4d78ea53de84dbe85f74fb6d"), (100, "4499cfba6c016c1be1438163640a0898")]
 )
 def test_official_digests(classes: int, md5: str) -> None:
     """The real test set has the published checksum in its binary form, and the digest we call official."""
-    path = maker.SHARED / f"cifar{classes}_test.npz"
-    if not path.is_file():
-        pytest.skip("the real test sets are not on this machine")
-    with np.load(path) as file:
+    with np.load(FOLDER / f"cifar{classes}_test.npz") as file:
         parts = [file["coarse"]] if classes == 100 else []
         planes = file["images"].transpose(0, 3, 1, 2).reshape(10_000, -1)
         records = np.concatenate([*(part[:, None].astype(np.uint8) for part in (*parts, file["labels"])), planes], 1)
     assert hashlib.md5(records.tobytes()).hexdigest() == md5
-    found = open_cifar(classes, maker.SHARED)
+    found = open_cifar(classes, FOLDER)
     assert found.digest == OFFICIAL[classes]
     assert found.protocol == {"images": "the official test set, 10000 images"}
     assert read_origin(found.protocol) == DataOrigin(Provenance.OFFICIAL)

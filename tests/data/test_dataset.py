@@ -13,17 +13,17 @@ from lmr.data.provenance import read_origin
 
 
 def test_images_and_labels_are_those_of_the_whole_set() -> None:
-    whole, part = open_dataset("pocket-c"), open_dataset("pocket-c@7.3")
-    assert len(part.classes) == 7
+    whole, part = open_dataset("photo-c"), open_dataset("photo-c@4.3")
+    assert len(part.classes) == 4
     truth = [whole.classes[label] for label in whole.labels("fog")]
     places = [place for place, name in enumerate(truth) if name in part.classes]
     assert part.count("fog") == len(places)
     assert [part.classes[label] for label in part.labels("fog")] == [truth[place] for place in places]
     ours, theirs = part.read("fog", 5, [0, 9]), whole.read("fog", 5, [places[0], places[9]])
     np.testing.assert_array_equal(np.stack(ours), np.stack(theirs))
-    assert part.digest not in (whole.digest, open_dataset("pocket-c@7").digest)
-    assert part.digest_part(["fog"], 5) == open_dataset("pocket-c@7.3").digest_part(["fog"], 5)
-    assert part.describe_part(["fog"])["subset"] == "7 of 100, chosen with seed 3"
+    assert part.digest not in (whole.digest, open_dataset("photo-c@4").digest)
+    assert part.digest_part(["fog"], 5) == open_dataset("photo-c@4.3").digest_part(["fog"], 5)
+    assert part.describe_part(["fog"])["subset"] == "4 of 10, chosen with seed 3"
     assert read_origin(part.describe_part(["fog"])) == read_origin(whole.describe_part(["fog"]))
 
 
@@ -38,11 +38,11 @@ def test_smaller_subsets_lie_within_larger_ones(seed: int) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("pocket-c@1", "from 2 to 100 classes"),
-        ("pocket-c@101", "from 2 to 100 classes"),
-        ("pocket-c@ten", "ten classes of it are pocket-c@10"),
-        ("pocket-c@10.", "Cannot read the dataset"),
-        ("pockt-c@10", "Did you mean 'pocket-c'"),
+        ("photo-c@1", "from 2 to 10 classes"),
+        ("photo-c@11", "from 2 to 10 classes"),
+        ("photo-c@ten", "ten classes of it are photo-c@10"),
+        ("photo-c@4.", "Cannot read the dataset"),
+        ("phto-c@10", "Did you mean 'photo"),
     ],
 )
 def test_missing_domains_and_images_are_refused(name: str, message: str) -> None:
@@ -51,7 +51,7 @@ def test_missing_domains_and_images_are_refused(name: str, message: str) -> None
 
 
 def test_index_beyond_the_subset_is_refused() -> None:
-    part = open_dataset("pocket@5")
+    part = open_dataset("photo@5")
     with pytest.raises(lmr.LmrError, match="has the images 0 to"):
         part.read("clean", 0, [part.count("clean")])
 
@@ -59,4 +59,4 @@ def test_index_beyond_the_subset_is_refused() -> None:
 def test_the_clean_set_has_the_same_classes() -> None:
     assert name_clean_set("cifar100-c@10.2") == "cifar100@10.2"
     assert name_clean_set("imagenet-c-5000@10") == "imagenet@10"
-    assert open_dataset("pocket-c@10").classes == open_dataset("pocket@10").classes
+    assert open_dataset("photo-c@4").classes == open_dataset("photo@4").classes

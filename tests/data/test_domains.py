@@ -9,8 +9,7 @@ from PIL import Image
 import lmr
 from lmr.data.catalogue import open_dataset
 from lmr.data.streams import make_stream
-
-PACS = Path(__file__).parents[2] / ".." / "shared" / "data" / "pacs-64"
+from real_data import FOLDER, needs
 
 
 def make_set(root: Path, counts: dict[str, dict[str, int]]) -> Path:
@@ -96,9 +95,9 @@ def test_folder_without_domains_is_refused(tmp_path: Path) -> None:
         open_dataset(f"domains:{tmp_path / 'one'}")
 
 
-@pytest.mark.skipif(not PACS.is_dir(), reason="PACS is not in ../shared/data")
+@needs("pacs-64")
 def test_pacs_is_read() -> None:
-    dataset = open_dataset(f"domains:{PACS}")
+    dataset = open_dataset(f"domains:{FOLDER / 'pacs-64'}")
     assert dataset.domains == ("art_painting", "cartoon", "photo", "sketch")
     assert dataset.classes == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
     assert sum(map(dataset.count, dataset.domains)) == 9991

@@ -11,8 +11,8 @@ import pytest
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.corruptions.apply import corrupt
 from lmr.data.frames import GRAIN, LEG, LIGHT, Haul, Jitter, corrupt_between, jitter, name_corruption
-from lmr.data.pocket_world import PocketWorld
 from lmr.data.streams import make_stream
+from pocket import PocketWorld
 
 IMAGE = np.random.default_rng(0).integers(60, 190, (32, 48, 3), dtype=np.uint8)
 

@@ -25,6 +25,7 @@ from lmr.data.imagenet import (
 )
 from lmr.data.names import read_imagenet, read_list
 from lmr.data.provenance import ArchiveNote, Provenance, read_origin, write_archive_note
+from real_data import FOLDER, needs
 
 LISTED = read_list("imagenet_c_5000")
 
@@ -334,10 +335,9 @@ def test_numbers_of_images() -> None:
     assert number_image("n01440764/other.JPEG", 5) == 5
 
 
+@needs("imagenet-sample-224")
 def test_real_photographs() -> None:
     """One photograph of every class, cropped to 224: read as a folder of files named by class."""
-    folder = maker.SHARED / "imagenet-sample-224"
-    if not folder.is_dir():
-        pytest.skip("the real photographs are not on this machine")
+    folder = FOLDER / "imagenet-sample-224"
     names = sorted(path.name.partition("_")[0] for path in folder.iterdir())
     assert names == list(read_imagenet())

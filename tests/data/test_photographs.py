@@ -12,8 +12,7 @@ from lmr.core.errors import LmrError
 from lmr.data import photographs
 from lmr.data.catalogue import open_dataset
 from lmr.data.photographs import FACTS, SHEET, Photographs
-
-WHOLE = Path(__file__).parents[3] / "shared" / "data" / "cifar10_test.npz"
+from real_data import FOLDER, needs
 
 
 def test_there_are_200_of_each_class() -> None:
@@ -35,10 +34,10 @@ def test_files_state_source_licence_and_citation() -> None:
     assert "2000 images of the test set of CIFAR-10 that come with lmr" in Photographs().protocol["images"]
 
 
-@pytest.mark.skipif(not WHOLE.is_file(), reason="the whole test set of CIFAR-10 is not beside the repository")
+@needs("cifar10_test.npz")
 @pytest.mark.parametrize("corruption", ["gaussian_noise", "frost"])
 def test_corrupted_photographs_are_those_of_the_whole_set(corruption: str) -> None:
-    few, whole = open_dataset("photo-c"), open_dataset("cifar10-c", WHOLE.parent)
+    few, whole = open_dataset("photo-c"), open_dataset("cifar10-c", FOLDER)
     own = few.read(corruption, 5, range(5))
     same = whole.read(corruption, 5, Photographs().numbers[:5])
     np.testing.assert_array_equal(np.stack(own), np.stack(same))

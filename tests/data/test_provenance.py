@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lmr.data.catalogue import open_dataset
 from lmr.data.provenance import (
     DataOrigin,
     Provenance,
     describe_files,
     describe_made,
-    describe_pocket_world,
     describe_test_set,
     read_origin,
 )
@@ -25,8 +23,6 @@ def test_texts_become_the_type_that_wrote_them(provenance: Provenance) -> None:
 
 
 def test_computed_data_are_made() -> None:
-    protocol = {"images": describe_pocket_world(7, 10_000), "corruptions": describe_made("cifar", 0)}
-    assert read_origin(protocol) == DataOrigin(Provenance.MADE, Provenance.MADE)
     protocol = {"images": "500 of 50000 images", "corruptions": describe_made("imagenet", 3) + ", stored as JPEG"}
     assert read_origin(protocol) == DataOrigin(Provenance.UNCHECKED, Provenance.MADE)
 
@@ -52,10 +48,3 @@ def test_texts_of_stored_rows_are_read(text: str, provenance: Provenance) -> Non
     assert read_origin({"corruptions": text}).corruptions is provenance
     made = describe_made("cifar", 0)
     assert text in (made, describe_files(provenance, "CIFAR-10-C", ["fog.npy"]))
-
-
-@pytest.mark.parametrize("name", ["pocket", "pocket-c"])
-def test_pocket_world_is_made(name: str) -> None:
-    dataset = open_dataset(name)
-    expected = DataOrigin(Provenance.MADE, Provenance.MADE if name == "pocket-c" else None)
-    assert read_origin(dataset.describe_part(dataset.domains)) == expected

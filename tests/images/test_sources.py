@@ -25,7 +25,7 @@ def test_sources_of_all_kinds_in_order_and_once(tmp_path: Path, monkeypatch: pyt
         "b.png", "a/2.png", "a/10.png", "a/missing.png", "a/clip.avi", "odd.xyz",
     ]  # fmt: skip
     assert list(map(str, list_sources(["a/list.csv", "b.png"])))[1] == "a/../b.png"
-    with pytest.raises(LmrError, match="has no column 'y'"):
+    with pytest.raises(LmrError, match="one column 'y'"):
         list_sources(["a/list.csv"], "y")
     with pytest.raises(LmrError, match=r"There is no file or folder 'none\.csv'"):
         list_sources(["none.csv"])

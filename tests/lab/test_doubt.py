@@ -10,7 +10,7 @@ import torch
 import lmr
 from lab.doubt import Recording, count_alarms, describe, main, replay
 from lmr.watch.health import Level
-from lmr.watch.settings import Thresholds, WatchSettings
+from lmr.watch.settings import Thresholds
 
 COUNT = 640
 
@@ -27,10 +27,10 @@ def make_recording(*, spreads: bool) -> Recording:
 def test_doubt_is_noticed_and_acted_on_where_answers_spread() -> None:
     limits = Thresholds()
     found = replay(make_recording(spreads=True), torch.arange(COUNT), 0, limits)
-    assert found[Level.WATCH][0] == 4 * limits.doubt_least  # one image in four
-    assert found[Level.RESET][0] == found[Level.WATCH][0] + limits.doubt_confirm
+    assert found[Level.SUSPECTED][0] == 4 * limits.doubt_least  # one image in four
+    assert found[Level.RESET][0] == found[Level.SUSPECTED][0] + limits.doubt_confirm
     calm = replay(make_recording(spreads=False), torch.arange(COUNT), 0, limits)
-    assert calm == {Level.WATCH: [], Level.RESET: []}
+    assert calm == {Level.SUSPECTED: [], Level.RESET: []}
     assert describe([make_recording(spreads=True)]).endswith("+0.0 to +0.0 | 16 of 16 | 16 | 16 of 16 | 16")
     assert (
         count_alarms([make_recording(spreads=False)] * 2, 50) == "2 long streams of 50 steps: 0 suspicions, 0 actions"
@@ -46,18 +46,18 @@ def test_replay_decides_as_the_watch() -> None:
     images = rows[labels] + 0.2 * torch.randn(COUNT, 16, generator=generator)
     clip = lmr.ZeroShot(torch.nn.LayerNorm(16), rows, 10.0)
     plain, watched = (lmr.create("lmr(preset='auto')", clip) for _ in range(2))
-    guarded = lmr.Watched(watched, WatchSettings(canaries=0))
+    guarded = lmr.Watched(watched)
     adapted = torch.cat([plain.step(batch).logits for batch in images.split(8)])
     for batch in images.split(8):
         guarded.step(batch)
     found = replay(Recording("made", 8, adapted, clip(images), labels), torch.arange(COUNT), 0, Thresholds())
     events = {event.after: 8 * event.step for event in reversed(guarded.events)}
     assert found[Level.RESET]
-    assert (events[Level.WATCH], events[Level.RESET]) == (found[Level.WATCH][0], found[Level.RESET][0])
+    assert (events[Level.SUSPECTED], events[Level.RESET]) == (found[Level.SUSPECTED][0], found[Level.RESET][0])
 
 
 def test_command_records_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--data", "pocket-c@10", "--model", "pocket", "--domains", "fog", "--dominant", "1", "--balanced"]
+    options = ["--data", "photo-c@10", "--model", "photo", "--domains", "fog", "--dominant", "1", "--balanced"]
     options += ["--images", "32", "--batch-sizes", "16", "--out", str(tmp_path), "--steps", "2"]
     assert main(options) == 0
     first = capsys.readouterr().out

@@ -11,14 +11,13 @@ import pytest
 from lab import photographs as lab
 from lmr.data import cifar
 from lmr.data.photographs import FACTS, SHEET, Photographs, unpack_sheet
+from real_data import FOLDER, needs
 
-WHOLE = Path(__file__).parents[3] / "shared" / "data" / "cifar10_test.npz"
 
-
-@pytest.mark.skipif(not WHOLE.is_file(), reason="the whole test set of CIFAR-10 is not beside the repository")
+@needs("cifar10_test.npz")
 def test_they_are_the_fixed_choice_from_the_official_test_set() -> None:
     photos = Photographs()
-    with np.load(WHOLE) as file:
+    with np.load(FOLDER / "cifar10_test.npz") as file:
         images, labels = file["images"], file["labels"]
     numbers = list(photos.numbers)
     assert numbers == lab.choose_numbers(labels).tolist()

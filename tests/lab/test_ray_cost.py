@@ -15,8 +15,8 @@ from lmr.bench.running.workers import Event
 
 PLAN = {
     "methods": ["zeroshot"],
-    "datasets": "pocket-c",
-    "backbones": "pocket",
+    "datasets": "photo-c",
+    "backbones": "photo",
     "corruptions": ["fog", "snow", "frost", "contrast", "pixelate", "brightness"],
     "images": 100,
 }
@@ -24,7 +24,7 @@ PLAN = {
 
 def write_plan(folder: Path, corruptions: list[str]) -> Path:
     plan = folder / "plan.toml"
-    lines = ['methods = "zeroshot"', 'datasets = "pocket-c"', 'backbones = "pocket"', f"corruptions = {corruptions}"]
+    lines = ['methods = "zeroshot"', 'datasets = "photo-c"', 'backbones = "photo"', f"corruptions = {corruptions}"]
     plan.write_text("\n".join(lines))
     return plan
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import bimodal_reference as book
 import lmr
 from lmr.core.text import TextSide
+from pocket import load_pocket
 
 
 def follow(
@@ -218,7 +219,7 @@ def test_classifier_without_text_gets_a_sentence() -> None:
 
 
 def test_several_templates_get_a_sentence() -> None:
-    backbone = lmr.load("pocket")
+    backbone = load_pocket()
     names = ["red circle", "blue square"]
     assert lmr.create("batclip", backbone.classifier(names, ["a photo of a {}."])).name == "batclip"
     with pytest.raises(lmr.LmrError, match=r"templates=\[one template\]"):

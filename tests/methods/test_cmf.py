@@ -51,7 +51,7 @@ class Reference(Roid):
 )
 def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
     _, _, images = plain.make_problem()
-    method: Any = lmr.create("cmf", plain.make_method("zeroshot", SCALE).classifier, **spec)
+    method: Any = lmr.create("cmf", plain.make_method("zeroshot", SCALE).classifier, preset="default", **spec)
     method.augment = change
     reference = Reference(**{"batch": 12} | spec)
     for part in images[:55].split([12, 12, 12, 12, 1, 6]):
@@ -72,8 +72,8 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
 
 def test_prior_correction_is_off_in_auto() -> None:
     clip = plain.make_method("zeroshot", SCALE).classifier
-    assert "prior_correction=True" in lmr.create("cmf", clip).spec
-    assert "prior_correction=False" in lmr.create("cmf", clip, preset="auto").spec
+    assert "prior_correction=True" in lmr.create("cmf", clip, preset="default").spec
+    assert "prior_correction=False" in lmr.create("cmf", clip).spec
 
 
 @pytest.mark.parametrize("argument", ["alpha=1.1", "gamma=-0.1", "q=-1.0", "q=1e6"])

@@ -347,30 +347,6 @@ def test_batch_that_breaks_off_in_the_middle_changes_nothing(monkeypatch: pytest
 # What is out of the ordinary.
 
 
-class Breaks(nn.Module):
-    """The identity, except that an image of large numbers has no finite features."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.where((images > 100).any(1, keepdim=True), images * math.inf, images)
-
-
-def test_batch_with_an_image_without_finite_features_changes_nothing() -> None:
-    """The stream keeps its state; the other images of the batch are answered with it."""
-    prototypes, features = make_stream(10, 40)
-    method = lmr.create("ecalp", lmr.ZeroShot(Breaks(), prototypes))
-    method.step(features[:20])
-    before = {key: value.clone() for key, value in method.state.items() if key != "predicted"}
-    spoilt, finite = features[20:].clone(), torch.ones(20, dtype=torch.bool)
-    spoilt[[0, 7]], finite[[0, 7]] = 1e3, False
-    expected = method.predict(features[20:]).logits
-    answer = method.step(spoilt)
-    assert torch.equal(answer.logits[finite], expected[finite])
-    assert answer.logits[~finite].isnan().all()
-    assert (answer.info["stepped"], answer.info["finite"]) == (False, False)
-    assert all(torch.equal(method.state[key], value) for key, value in before.items())
-    assert method.step(features[20:]).info["finite"]
-
-
 def test_graph_without_links_still_answers() -> None:
     """Prototypes without spread and an image at right angles to all: similarities of zero everywhere."""
     prototypes = torch.eye(4)[:1].repeat(3, 1)

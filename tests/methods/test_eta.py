@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import lmr
 import lmr_reference as book
@@ -264,53 +264,3 @@ def test_presets_are_the_appendix(name: str) -> None:
 def test_wrong_arguments_get_a_sentence(argument: str) -> None:
     with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of eta to be finite and not negative"):
         make_method(f"eta({argument})")
-
-
-class Faulty(nn.Module):
-    """A tower whose features ("nan") or whose gradient ("gradient") fail on a first number of 99."""
-
-    def __init__(self, tower: nn.Module, kind: str) -> None:
-        super().__init__()
-        self.tower, self.kind = tower, kind
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.tower(images)
-        marked = images[:, :1, 0] == 99.0
-        if self.kind == "nan":
-            return features + torch.where(marked, torch.nan, 0.0)
-        if features.requires_grad:
-            features.register_hook(lambda gradient: torch.where(marked, torch.inf, gradient))
-        return features
-
-
-@pytest.mark.parametrize("kind", ["nan", "gradient"])
-@pytest.mark.parametrize("first", [True, False])
-def test_step_that_is_not_finite_is_left_out(kind: str, first: bool) -> None:
-    """The average stays too; on the first batch it stays undefined, so that the next still meets no filter."""
-    tower, prototypes, images = make_problem()
-    spec = "eta(diversity=0.0)" if first else "eta(diversity=2.0)"
-    method = lmr.create(spec, lmr.ZeroShot(Faulty(tower, kind), prototypes, 100.0))
-    clean = lmr.create(spec, lmr.ZeroShot(tower, prototypes, 100.0))
-    _, clear = sort_images(method, images)
-    if not first:
-        assert method.step(clear[:6]).info["stepped"] is True
-        clean.step(clear[:6])
-    before, spoilt = keep(method), clear[:6].clone()
-    spoilt[2, 0, 0] = 99.0
-    answer = method.step(spoilt)
-    assert answer.info["diverse"] > 0
-    assert answer.info["stepped"] is False
-    assert all(torch.equal(method.state[key], value) for key, value in before.items())
-    assert method.step(clear[6:12]).info["stepped"] is True
-    clean.step(clear[6:12])
-    assert torch.equal(method.predict(images).logits, clean.predict(images).logits)
-
-
-def test_precision_is_that_of_the_tower_but_not_below_float32() -> None:
-    tower, prototypes, images = make_problem()
-    for kind, wide in ((torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)):
-        method = lmr.create("eta(margin=2.0)", lmr.ZeroShot(tower.to(kind), prototypes.to(kind), 100.0))
-        answer = method.step(images[:8].to(kind))
-        assert answer.logits.dtype == method.state["average"].dtype == wide
-        assert {value.dtype for value in method.state.values()} == {wide, torch.int64}
-        assert answer.info["drift"] > 0

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import lmr
 import lmr_reference as book
-from lmr.models.embedded import EmbeddedConfig
-from lmr.models.towers.image import VisionTower
+from lmr.models.towers.image import VisionConfig, VisionTower
 from lmr_problem import SEED, copy_state, make_images, make_problem
 
+DEFAULT = "lmr(preset='default')"
 KINDS = ("nan", "inf", "gradient", "one of several", "one, masked")
 
 
@@ -26,7 +26,8 @@ def follow(
     tower, prototypes, anchors = make_problem(classes, seed)
     tower, prototypes = tower.to(dtype), prototypes.to(dtype)
     words = ", ".join(f"{key}={value!r}" for key, value in spec.items())
-    method = lmr.create(f"lmr({words})", lmr.ZeroShot(tower, prototypes, 100.0))
+    name = "lmr_variants" if spec.keys() & {"emit", "pace", "share", "prior"} else "lmr"
+    method = lmr.create(f"{name}({words})", lmr.ZeroShot(tower, prototypes, 100.0), preset="default")
     reference = how.pop("kind", book.Reference)(book.write_out(tower), tower.norms, prototypes, **spec, **how)
     worst, loose = 0.0, dtype == torch.float32
     batches = make_images(anchors, count, seed).to(dtype).split(size)
@@ -168,10 +169,12 @@ def test_every_argument_may_be_a_keyword() -> None:
     tower, prototypes, _ = make_problem()
     zeroshot = lmr.ZeroShot(tower, prototypes, 100.0)
     words = {"lr": 0.1, "delta": 0.1, "negatives": 3, "tau": 0.1, "gamma0": 0.1, "beta": 0.1, "eta": 0.1, "mu": 0.1}
-    words |= {"clip": 0.1, "eps": 0.1, "pmr": False, "am": False, "bc": False, "positives": "top1", "emit": "before"}
-    words |= {"pace": "image", "share": 0.5, "prior": tuple(map(float, range(1, len(prototypes) + 1)))}
-    spec = ", ".join(f"{key}={value!r}" for key, value in words.items())
-    assert lmr.create("lmr", zeroshot, **words).spec == lmr.create(f"lmr({spec})", zeroshot).spec == f"lmr({spec})"
+    words |= {"clip": 0.1, "eps": 0.1, "pmr": False, "am": False, "bc": False, "positives": "top1"}
+    more = {"emit": "before", "pace": "image", "share": 0.5}
+    more |= {"prior": tuple(map(float, range(1, len(prototypes) + 1)))}
+    for name, values in (("lmr", words), ("lmr_variants", words | more)):
+        spec = f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
+        assert lmr.create(name, zeroshot, **values).spec == lmr.create(spec, zeroshot).spec == spec
 
 
 @pytest.mark.parametrize(
@@ -180,7 +183,7 @@ def test_every_argument_may_be_a_keyword() -> None:
 def test_presets(preset: str, spec: dict[str, Any]) -> None:
     tower, prototypes, _ = make_problem()
     clip = lmr.ZeroShot(tower, prototypes, 100.0)
-    assert lmr.create("lmr", clip, preset=preset).spec == lmr.create("lmr", clip, **spec).spec
+    assert lmr.create("lmr", clip, preset=preset).spec == lmr.create("lmr", clip, preset="default", **spec).spec
 
 
 @pytest.mark.parametrize(
@@ -221,7 +224,7 @@ def test_pace_by_images(spec: dict[str, Any], size: int, count: int) -> None:
 def test_pace_by_images_is_the_published_one_in_batches_of_64() -> None:
     tower, prototypes, anchors = make_problem()
     clip = lmr.ZeroShot(tower, prototypes, 100.0)
-    published, paced = lmr.create("lmr", clip), lmr.create('lmr(pace="image")', clip)
+    published, paced = lmr.create("lmr", clip), lmr.create('lmr_variants(pace="image")', clip)
     for images in make_images(anchors, 5 * 64).split(64):
         assert (published.step(images).logits - paced.step(images).logits).abs().max() < 1e-9
     assert paced.state["images"].item() == published.state["images"].item() == 5 * 64
@@ -232,7 +235,7 @@ def test_states_of_another_pace_are_refused() -> None:
     tower, prototypes, _ = make_problem()
     clip = lmr.ZeroShot(tower, prototypes, 100.0)
     with pytest.raises(lmr.LmrError, match="belongs to"):
-        lmr.create('lmr(pace="image")', clip).load_state_dict(lmr.create("lmr", clip).state_dict())
+        lmr.create('lmr_variants(pace="image")', clip).load_state_dict(lmr.create("lmr", clip).state_dict())
 
 
 class WithTorchAdam(book.Reference):
@@ -339,7 +342,8 @@ def compare_rows(together: lmr.Method, alone: list[lmr.Method]) -> dict[str, flo
 
 @pytest.mark.parametrize("sideways", [False, True])
 @pytest.mark.parametrize(
-    "spec", ["lmr", 'lmr(emit="before")', "lmr(pmr=False)", "lmr(tau=0.4, bc=False)", 'lmr(pace="image")']
+    "spec",
+    ["lmr", 'lmr_variants(emit="before")', "lmr(pmr=False)", "lmr(tau=0.4, bc=False)", 'lmr_variants(pace="image")'],
 )
 def test_streams_together_are_streams_alone(spec: str, sideways: bool) -> None:
     tower, prototypes, anchors = make_problem(sideways=sideways)
@@ -359,7 +363,7 @@ def test_streams_together_are_the_reference(dtype: torch.dtype) -> None:
     tower, prototypes, anchors = make_problem(seed=2)
     tower, prototypes, images = tower.to(dtype), prototypes.to(dtype), make_images(anchors, 237, 2).to(dtype)
     clip = lmr.ZeroShot(tower, prototypes, 100.0)
-    together, alone = lmr.create("lmr", clip, streams=5), [lmr.create("lmr", clip) for _ in range(5)]
+    together, alone = lmr.create(DEFAULT, clip, streams=5), [lmr.create(DEFAULT, clip) for _ in range(5)]
     references = [book.Reference(book.write_out(tower), tower.norms, prototypes) for _ in range(5)]
     assert run_together(together, alone, images) < (1e-9 if dtype == torch.float64 else 1e-4)
     together.reset()
@@ -369,9 +373,9 @@ def test_streams_together_are_the_reference(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_pocket_tower_serves_streams_together(dtype: torch.dtype) -> None:
+def test_tower_serves_streams_together(dtype: torch.dtype) -> None:
     torch.manual_seed(5)
-    tower = VisionTower(EmbeddedConfig(depth=2).image).to(dtype)
+    tower = VisionTower(VisionConfig(32, 8, width=160, depth=2, heads=5, features=128, hidden=640)).to(dtype)
     anchors = torch.randn(3, 3, 32, 32).repeat_interleave(4, 0) + 0.2 * torch.randn(12, 3, 32, 32)
     images = anchors[torch.randint(12, (96,))] + 0.5 * torch.randn(96, 3, 32, 32)
     with torch.no_grad():
@@ -446,7 +450,7 @@ def make_faulty(kind: str, spec: str, streams: int = 1) -> tuple[lmr.Method, Ten
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("spec", ["lmr(tau=0.1)", 'lmr(tau=0.1, emit="before")'])
+@pytest.mark.parametrize("spec", ["lmr(tau=0.1)", 'lmr_variants(tau=0.1, emit="before")'])
 def test_bad_batch_leaves_a_stream_as_it_was(kind: str, spec: str) -> None:
     """good, good, bad, good is good, good, good; only the count of answers given knows of the bad one."""
     method, images = make_faulty(kind, spec)
@@ -475,7 +479,7 @@ def test_bad_batch_leaves_a_stream_as_it_was(kind: str, spec: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "spec"),
     [
-        *itertools.product(KINDS, ["lmr(tau=0.1)", 'lmr(tau=0.1, emit="before")']),
+        *itertools.product(KINDS, ["lmr(tau=0.1)", 'lmr_variants(tau=0.1, emit="before")']),
         *((kind, "lmr(pmr=False)") for kind in KINDS if kind != "gradient"),
     ],
 )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import lmr
 from bimodal_reference import list_norms
 from lmr.methods.memo import MEMO
+from pocket import load_pocket
 from view_problem import ViewProblem, encode_image, make_view_problem, make_views, measure_mean_entropy
 
 SIZES, VIEWS = (3, 2, 2), 7
@@ -88,7 +89,7 @@ def test_image_is_not_among_the_views_that_are_made() -> None:
 
 @pytest.mark.parametrize(("mixed", "fill", "same"), [(True, 128.0, True), (True, 0.0, False), (False, 128.0, False)])
 def test_views_are_those_of_augmix_on_the_published_colour(mixed: bool, fill: float, same: bool) -> None:
-    clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+    clip = load_pocket().classifier(["red ring", "blue star"])
     image = torch.randn(3, 32, 32, generator=torch.Generator().manual_seed(0))
     views = lmr.ViewMaker(0, mixed, clip.pixels, (fill, 0.0, 0.0)).make(image, 0, 40)
     given, own = (lmr.create("memo(views=40, lr=1e-3)", clip) for _ in range(2))
@@ -97,7 +98,7 @@ def test_views_are_those_of_augmix_on_the_published_colour(mixed: bool, fill: fl
 
 
 def test_batch_is_its_images_one_by_one_to_the_bit() -> None:
-    clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+    clip = load_pocket().classifier(["red ring", "blue star"])
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     together, single = (lmr.create("memo(views=4, lr=1e-3)", clip) for _ in range(2))
     expected = torch.cat([single.step(images[k : k + 1]).logits for k in range(3)])

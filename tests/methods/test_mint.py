@@ -281,12 +281,13 @@ class Faulty(nn.Module):
     def __init__(self, tower: Any, kind: str) -> None:
         super().__init__()
         self.tower, self.kind = tower, kind
-        self.own = tower.ln_post.weight.detach().clone()
+        self.probe = torch.arange(1, tower.ln_post.weight.numel() + 1).double()
+        self.own = tower.ln_post(self.probe)
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.tower(images)
         marked = images[:, :1, 0] == 99.0
-        if self.kind == "nan" or (self.kind == "late" and not torch.equal(self.tower.ln_post.weight, self.own)):
+        if self.kind == "nan" or (self.kind == "late" and not torch.equal(self.tower.ln_post(self.probe), self.own)):
             return features + torch.where(marked, torch.nan, 0.0)
         if self.kind == "gradient" and features.requires_grad:
             features.register_hook(lambda gradient: torch.where(marked, torch.inf, gradient))
@@ -315,13 +316,3 @@ def test_step_that_is_not_finite_is_left_out(kind: str, first: bool) -> None:
     assert method.step(images[16:24]).info["stepped"] is True
     clean.step(images[16:24])
     torch.testing.assert_close(method.predict(images).logits, clean.predict(images).logits, atol=1e-9, rtol=0)
-
-
-def test_precision_is_that_of_the_tower_but_not_below_float32() -> None:
-    tower, prototypes, images = make_problem()
-    for kind, wide in ((torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)):
-        method = lmr.create("mint", lmr.ZeroShot(tower.to(kind), prototypes.to(kind), 100.0))
-        answer = method.step(images[:8].to(kind))
-        assert answer.logits.dtype == wide
-        assert {value.dtype for value in method.state.values()} == {wide, torch.int64}
-        assert answer.info["stepped"] is True

@@ -32,6 +32,11 @@ PUBLISHED = [
     "zero(views=64, keep=0.3)",
     "tps(lr=5e-3, weight_decay=0.01, views=64, keep=0.1, steps=1, per_class=True)",
     "mta(views=64)",
+    "infomax(lr=1e-3, optimizer='adam', weight_decay=0.0, prior='uniform', strength=1.0, emit='before', margin=None)",
+    "infomax_both(lr=1e-3, optimizer='adamw', weight_decay=0.01, alpha=0.1, power=0.3, top=5)",
+    "subtta(loss='mint', lr=1e-3, optimizer='adamw', weight_decay=0.01, rank=256, momentum=0.1, drop_first=True)",
+    "ramen(capacity=750, topk=5, beta=5.0, lr=0.01, optimizer='signsgd')",
+    "panda(method='zeroshot', beta=0.6, patch=32, share=10)",
     "lame(affinity='rbf', neighbours=5, steps=100)",
 ]
 PRESETS = {  # preset and batch size -> the arguments in which it differs from the defaults
@@ -72,6 +77,19 @@ PRESETS = {  # preset and batch size -> the arguments in which it differs from t
     ("cliptta", "cifar10-c", 128): "",
     ("cliptta", "cifar100-c", 128): "shots=16, sample=128",
     ("cliptta", "imagenet", 256): "shots=16, sample=64, batch=False",
+    ("infomax", "shot", 64): "optimizer='sgd', lr=1e-3, weight_decay=1e-3",
+    ("infomax_both", "cifar10-c", 200): "prior='rank', strength='auto'",
+    ("infomax_both", "cifar100-c", 200): "prior='rank', strength='auto', optimizer='adam', lr=5e-4, weight_decay=0.0",
+    ("infomax_both", "cifar10-c-top", 200): "prior='top', strength=2.0",
+    ("subtta", "cifar10-c", 200): "ent_scale=0.05",
+    ("subtta", "cifar100-c", 200): "optimizer='adam', lr=5e-4, rank=64, momentum=0.5",
+    ("subtta", "imagenet", 64): "lr=5e-4, momentum=0.5, ent_scale=3.0",
+    ("ramen", "cifar10-c", 100): "capacity=7500, topk=50",
+    ("ramen", "cifar100-c", 100): "",
+    ("ramen", "imagenet", 50): "capacity=75, topk=1, beta=0.0",
+    ("ramen", "domainnet", 100): "capacity=300, topk=10",
+    ("panda", "tent", 64): "method='tent', beta=0.2, again=True",
+    ("panda", "zero", 64): "method='zero(views=64)', beta=0.4",
     ("bca", "views", 1): "views=64",
 }
 
@@ -83,11 +101,12 @@ def clip() -> lmr.ZeroShot:
 
 @pytest.mark.parametrize("spec", PUBLISHED)
 def test_defaults_are_the_published_values(spec: str, clip: lmr.ZeroShot) -> None:
-    assert lmr.create(spec, clip).spec == lmr.create(spec.partition("(")[0], clip).spec
+    plain = lmr.create(spec.partition("(")[0], clip, preset="default")
+    assert lmr.create(spec, clip, preset="default").spec == plain.spec
 
 
 @pytest.mark.parametrize(("name", "preset", "size"), PRESETS)
 def test_presets_are_the_published_values(name: str, preset: str, size: int, clip: lmr.ZeroShot) -> None:
     spec = f"{name}({PRESETS[name, preset, size]})"
-    assert lmr.create(name, clip, preset=preset).spec == lmr.create(spec, clip).spec
+    assert lmr.create(name, clip, preset=preset).spec == lmr.create(spec, clip, preset="default").spec
     assert lmr.find_method(name).card.presets[preset].batch_size == size

@@ -19,7 +19,7 @@ from weighted_reference import SCALE, Reference, change
 def follow(spec: dict[str, Any], sizes: list[int], batch: int | None = None) -> list[dict[str, Any]]:
     """A stream of batches of these sizes; ``batch`` is the batch size that the reference divides by."""
     _, _, images = plain.make_problem()
-    method: Any = lmr.create("roid", plain.make_method("zeroshot", SCALE).classifier, **spec)
+    method: Any = lmr.create("roid", plain.make_method("zeroshot", SCALE).classifier, preset="default", **spec)
     method.augment = change
     reference, events = Reference(**spec | {"batch": batch or spec.get("batch")}), []
     for part in images[: sum(sizes)].split(sizes):
@@ -65,7 +65,7 @@ def test_single_image_is_answered_without_a_step() -> None:
 def test_equal_images_are_answered_without_a_step() -> None:
     method = plain.make_method("roid", SCALE)
     images = plain.make_problem()[2][:1].expand(1, -1, -1)
-    many = lmr.create("roid", method.classifier, streams=2)
+    many = lmr.create("roid", method.classifier, preset="default", streams=2)
     answer = many.step(images.repeat(2, 1, 1), streams=[0, 1])
     assert answer.info["stepped"] is False
     assert answer.logits.isfinite().all()
@@ -74,8 +74,8 @@ def test_equal_images_are_answered_without_a_step() -> None:
 
 def test_prior_correction_is_said_to_be_ruinous_and_off_in_auto(caplog: pytest.LogCaptureFixture) -> None:
     clip = plain.make_method("zeroshot", SCALE).classifier
-    assert lmr.create("roid", clip).spec.count("prior_correction=True") == 1
-    assert "prior_correction=False" in lmr.create("roid", clip, preset="auto").spec
+    assert lmr.create("roid", clip, preset="default").spec.count("prior_correction=True") == 1
+    assert "prior_correction=False" in lmr.create("roid", clip).spec
     assert "prior_correction=False" in lmr.create("roid", clip, preset="clip").spec
     assert lmr.find_method("roid").choose_values(1000) == {}
     assert "ruinous for" in (lmr.find_method("roid").__doc__ or "")
@@ -83,7 +83,7 @@ def test_prior_correction_is_said_to_be_ruinous_and_off_in_auto(caplog: pytest.L
 
 def test_only_uncorrected_answers_are_exported() -> None:
     with pytest.raises(lmr.LmrError, match="roid cannot be exported: its prior correction depends on the batch"):
-        plain.make_method("roid").export_parameters()
+        plain.make_method("roid(preset='default')").export_parameters()
     assert plain.make_method("roid(prior_correction=False)").export_parameters().norms
 
 
@@ -94,7 +94,7 @@ def test_augmentation_is_one_draw_for_a_batch_of_a_stream(tmp_path: Path) -> Non
 def test_augmentation_gets_the_number_of_the_batch_in_its_stream() -> None:
     _, _, images = plain.make_problem()
     clip = plain.make_method("zeroshot", SCALE).classifier
-    many: Any = lmr.create("roid(weighting=False)", clip, streams=3)
+    many: Any = lmr.create("roid(weighting=False)", clip, preset="default", streams=3)
     seen = []
 
     def augment(given: Tensor, number: int) -> Tensor:

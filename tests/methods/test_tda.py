@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,44 +233,6 @@ def test_float32_stays_float32_and_near() -> None:
         assert answer.dtype == torch.float32
         torch.testing.assert_close(answer.double(), wide.step(images).logits, atol=1e-3, rtol=0)
     assert narrow.state["pos_keys"].dtype == narrow.state["neg_entropy"].dtype == torch.float32
-
-
-class Breaks(nn.Module):
-    """The identity, except that an image of large numbers has no finite features."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.where((images > 100).any(1, keepdim=True), images * math.inf, images)
-
-
-def test_batch_with_an_image_without_finite_features_changes_nothing() -> None:
-    """The stream keeps its state; the other images of the batch are answered with it."""
-    prototypes, features = make_stream(10, 40)
-    method = lmr.create("tda", lmr.ZeroShot(Breaks(), prototypes, 12.0))
-    method.step(features[:20])
-    before = {key: value.clone() for key, value in method.state.items() if key != "predicted"}
-    spoilt, finite = features[20:].clone(), torch.ones(20, dtype=torch.bool)
-    spoilt[[0, 7]], finite[[0, 7]] = 1e3, False
-    expected = method.predict(features[20:]).logits
-    answer = method.step(spoilt)
-    assert torch.equal(answer.logits[finite], expected[finite])
-    assert answer.logits[~finite].isnan().all()
-    assert (answer.info["stepped"], answer.info["finite"]) == (False, False)
-    assert all(torch.equal(method.state[key], value) for key, value in before.items())
-    assert method.step(features[20:]).info["finite"]
-
-
-@pytest.mark.parametrize("spec", ["tda", "tda(pos_capacity=0)", "tda(neg_capacity=0)"])
-def test_saved_stream_goes_on_bit_for_bit(spec: str, tmp_path: Path) -> None:
-    prototypes, features = make_stream(10, 100)
-    whole = make(prototypes, spec)
-    expected = [whole.step(images).logits for images in features.split(9)]
-    for k, images in enumerate(features.split(9)):
-        part = make(prototypes, spec)
-        if k:
-            part.load(tmp_path / "state")
-        assert torch.equal(part.step(images).logits, expected[k])
-        part.save(tmp_path / "state")
-    assert are_equal(whole.state, part.state)
 
 
 def test_presets_are_the_papers_values() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import feature_streams as plain
 import lmr
+from pocket import load_pocket
 from view_problem import choose_confident, measure_mean_entropy
 
 
@@ -88,7 +89,7 @@ def test_one_step_moves_every_number_by_the_learning_rate_whatever_the_decay() -
 
 
 def test_views_are_made_of_images() -> None:
-    clip = lmr.load("pocket").classifier(["red ring", "blue star", "green heart"])
+    clip = load_pocket().classifier(["red ring", "blue star", "green heart"])
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     for spec in ("tps(views=8)", "tps(views=8, augmix=True)"):
         method = lmr.create(spec, clip)

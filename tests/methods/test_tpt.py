@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 import lmr
+from pocket import load_pocket
 from prompt_reference import SIZES, VIEWS, check_sensitivity, compare_streams
 from view_problem import make_view_problem, make_views, measure_mean_entropy
 
@@ -36,7 +37,7 @@ def test_chunks_change_nothing(chunk: int) -> None:
 
 
 def test_batch_is_its_images_one_by_one_to_the_bit() -> None:
-    clip = lmr.load("pocket").classifier(["red ring", "blue star", "small green heart", "plain cross"])
+    clip = load_pocket().classifier(["red ring", "blue star", "small green heart", "plain cross"])
     images = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     together, single = (lmr.create("tpt(views=10)", clip) for _ in range(2))
     expected = torch.cat([single.step(images[k : k + 1]).logits for k in range(5)])
@@ -55,7 +56,7 @@ def test_own_words_as_context_give_the_prototypes_of_the_template() -> None:
 
 
 def test_augmix_changes_the_views() -> None:
-    clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+    clip = load_pocket().classifier(["red ring", "blue star"])
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     plain, mixed = (lmr.create(f"tpt(views=6{more})", clip).step(images).logits for more in ("", ", augmix=True"))
     assert (plain - mixed).abs().max() > 1e-4
@@ -85,7 +86,7 @@ def test_classifier_without_a_text_tower_gets_a_sentence() -> None:
     ],
 )
 def test_useless_arguments_get_a_sentence(arguments: dict[str, float], words: str) -> None:
-    clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+    clip = load_pocket().classifier(["red ring", "blue star"])
     with pytest.raises(lmr.LmrError, match=words):
         lmr.create("tpt", clip, **arguments)
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import lmr
 from lmr.methods.zero import count_votes
+from pocket import load_pocket
 from view_problem import make_view_problem, make_views
 
 SIZES, VIEWS = (4, 3, 5), 11
@@ -74,7 +75,7 @@ def test_image_without_finite_features_has_no_finite_answer() -> None:
 
 
 def test_own_views_are_made_where_none_are_given() -> None:
-    clip = lmr.load("pocket").classifier(["red ring", "blue star", "plain cross"])
+    clip = load_pocket().classifier(["red ring", "blue star", "plain cross"])
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     one, other, third = (lmr.create(f"zero(views=20, seed={seed})", clip) for seed in (0, 0, 1))
     assert one.step(images).logits.sum(1).tolist() == pytest.approx([6, 6, 6], abs=1)

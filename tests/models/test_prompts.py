@@ -15,8 +15,9 @@ import pytest
 import torch
 
 import lmr
+from checkpoint_maker import WORDS, write_tokenizer
 from lmr.models.prompts import ContextTokenizer, write_prompts
-from lmr.models.tokenizers import ClipTokenizer
+from lmr.models.tokenizers import CausalTokenizer
 
 NAMES = ["great_white_shark", "Tabby Cat", "dog"]
 SENTENCES: dict[str, Any] = {
@@ -69,7 +70,7 @@ def test_same_name_may_come_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("dog", "dog "), ("red star", "red  star"), ("red star", "red_star"), (" dog", "dog\n")]
+    ("one", "other"), [("dog", "dog "), ("red star", "red  star"), ("red star", "red_star"), (" dog", "dog ")]
 )
 def test_names_that_differ_in_white_space_are_refused(one: str, other: str) -> None:
     words = re.escape(f"The class names {one!r} and {other!r} differ only in white space or underscores")
@@ -77,7 +78,7 @@ def test_names_that_differ_in_white_space_are_refused(one: str, other: str) -> N
         with pytest.raises(lmr.LmrError, match=words):
             write_prompts([one, "cat", other], templates)
     with pytest.raises(lmr.LmrError, match=words):
-        lmr.load("pocket").classifier([one, other])
+        lmr.load().classifier([one, other])
 
 
 def test_names_that_differ_in_case_are_different() -> None:
@@ -146,59 +147,54 @@ def test_what_is_no_list_gets_a_message(given: Any) -> None:
     with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; omit it for 'a photo of a {{}}\.'"):
         write_prompts(NAMES, given)
     with pytest.raises(lmr.LmrError, match=f"list of class names, got {given}"):
-        lmr.load("pocket").classifier(given)
+        lmr.load().classifier(given)
     assert write_prompts((name for name in NAMES), (text for text in ["{}"])) == write_prompts(NAMES, ["{}"])
 
 
-LEARNT_NAMES = {
-    "pocket": ["small green heart", "red ring", "blue star"],
-    "photo": ["cat", "aquarium_fish", "ship", "pickup truck"],
-}
+LEARNT_NAMES = ["cat", "aquarium_fish", "ship", "pickup truck"]
 
 
-@pytest.mark.parametrize("model", LEARNT_NAMES)
-def test_own_words_give_the_features_of_the_plain_prompts(model: str) -> None:
-    backbone = lmr.load(model)
-    side = backbone.text_side(["a photo of a " + name.replace("_", " ") for name in LEARNT_NAMES[model]])
+def test_own_words_give_the_features_of_the_plain_prompts() -> None:
+    backbone = lmr.load()
+    side = backbone.text_side(["a photo of a " + name.replace("_", " ") for name in LEARNT_NAMES])
     assert side is not None
     assert side.learn is not None
-    prompts = side.learn("a photo of a", LEARNT_NAMES[model])
+    prompts = side.learn("a photo of a", LEARNT_NAMES)
     start = prompts.start(side.tower)
     assert start.shape == (4, 128)
-    plain = backbone.encode_text([f"a photo of a {name.replace('_', ' ')}." for name in LEARNT_NAMES[model]])
+    plain = backbone.encode_text([f"a photo of a {name.replace('_', ' ')}." for name in LEARNT_NAMES])
     for part in (prompts.order, prompts.order[1:], torch.tensor([2])):
         found = torch.nn.functional.normalize(prompts.encode(side.tower, part, start), dim=1)
         torch.testing.assert_close(found, plain[part], atol=1e-6, rtol=0)
 
 
 def test_classes_of_equal_length_are_encoded_together() -> None:
-    prompts = ContextTokenizer(partial(lmr.load("pocket").tokenizer, context=20))(
-        "a photo of a", LEARNT_NAMES["pocket"]
+    prompts = ContextTokenizer(partial(lmr.load().tokenizer, context=20))(
+        "a photo of a", ["small aquarium fish", "cat", "big ship"]
     )
     assert prompts.order.tolist() == [1, 2, 0]
     assert prompts.words == 4
 
 
-def test_tokens_of_clip_may_be_parts_of_words() -> None:
-    prompts = ContextTokenizer(ClipTokenizer(77))("a photo of a", ["great_white_shark", "kite", "pickelhaube"])
+def test_tokens_of_clip_may_be_parts_of_words(tmp_path: Path) -> None:
+    tokenizer = CausalTokenizer(write_tokenizer(tmp_path), 40, WORDS - 1)
+    prompts = ContextTokenizer(tokenizer)("a photo of a", ["great_white_shark", "kite", "pickelhaube"])
     assert prompts.words == 4
-    tokens, _ = ClipTokenizer(77)(["a photo of a kite."])
+    tokens, _ = tokenizer(["a photo of a kite."])
     assert torch.equal(prompts.tokens[1, : int(prompts.end[1]) + 1], tokens[0])
-
-
-def test_prompts_too_long_for_the_tower_get_a_message() -> None:
+    tight = CausalTokenizer(tokenizer.tokenizer, 9, WORDS - 1)
     with pytest.raises(lmr.LmrError, match="Choose another context, or shorter class names"):
-        ContextTokenizer(ClipTokenizer(9))("a photo of a", ["great white shark of the sea", "kite"])
+        ContextTokenizer(tight)("a photo of a", ["great white shark of the sea", "kite"])
 
 
 def test_unknown_words_get_the_message_of_the_tokenizer() -> None:
-    clip = lmr.load("pocket").classifier(LEARNT_NAMES["pocket"])
-    with pytest.raises(lmr.LmrError, match="does not know the word 'hologram'"):
+    clip = lmr.load().classifier(LEARNT_NAMES)
+    with pytest.raises(lmr.LmrError, match="does not know 'hologram cat'"):
         lmr.create("tpt", clip, context="a hologram of a")
 
 
 def test_writers_can_be_copied_and_pickled() -> None:
-    side = lmr.load("photo").classifier(LEARNT_NAMES["photo"]).text
+    side = lmr.load("photo").classifier(LEARNT_NAMES).text
     assert side is not None
     for again in (copy.deepcopy(side), pickle.loads(pickle.dumps(side))):
-        assert again.learn("a photo of a", LEARNT_NAMES["photo"]).words == 4
+        assert again.learn("a photo of a", LEARNT_NAMES).words == 4

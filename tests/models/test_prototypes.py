@@ -210,12 +210,12 @@ def test_cache_that_is_none_gets_a_message(cache: Any) -> None:
     assert toy.encoded == []
 
 
-def test_pocket_model_keeps_nothing_unless_asked(folder: Path, tmp_path: Path) -> None:
-    names = ["red star", "blue ring"]
-    plain = lmr.load("pocket").classifier(names)
+def test_embedded_model_keeps_nothing_unless_asked(folder: Path, tmp_path: Path) -> None:
+    names = ["cat", "ship"]
+    plain = lmr.load().classifier(names)
     assert list_kept(folder) == []
     for _ in range(2):
-        kept = lmr.load("pocket").classifier(names, cache=tmp_path / "own")
+        kept = lmr.load().classifier(names, cache=tmp_path / "own")
         assert torch.equal(kept.prototypes, plain.prototypes)
     assert len(list_kept(tmp_path / "own")) == 1
     assert kept.text is not None

@@ -9,19 +9,29 @@ import pytest
 
 import lmr
 from lmr.bench.running.row import Row
-from lmr.report.groups import gather, share_seeds
+from lmr.report.groups import RunGroup, gather, note_differences, share_seeds, tell_apart
 from lmr.report.runs import read_runs
-from lmr.report.selection import tell_apart
+from lmr.report.table import pivot
 from lmr.report.traits import find_changes
 from lmr.watch.settings import WatchSettings
-from row_maker import complete, make_row, make_samples, write_runs
+from row_maker import CORRUPTIONS, complete, make_row, make_samples, write_runs
 
 LMR = complete("lmr", "cifar10-c")
+HALF = {"backbone": {"name": "openai/clip-vit-base-patch16", "weights": "v" * 16, "dtype": "float16"}}
 
 
 def gather_one(rows: list[Row]) -> list[str]:
+    return [one.label for one in tell_apart(gather_series(rows))]
+
+
+def gather_series(rows: list[Row]) -> list[RunGroup]:
     (series,) = gather(rows).values()
-    return [one.label for one in tell_apart(series)]
+    return series
+
+
+def average(one: RunGroup, domains: list[str], metric: str = "accuracy") -> float | None:
+    cells = pivot({(0, metric): one.enter(domains, metric)})
+    return cells[0, metric].value if cells else None
 
 
 def test_a_half_written_last_line_is_left_out_with_a_word(tmp_path: Path) -> None:
@@ -78,7 +88,7 @@ def test_seeds_share_a_series_and_nothing_else_does() -> None:
     base = make_row("LMR", LMR, "frost", 0.5)
     ((first,),) = gather([base, make_row("LMR", LMR, "frost", 0.7, seed=2)]).values()
     assert first.seeds == [1, 2]
-    assert first.average(["frost"]).to_dict() == {1: 50.0, 2: 70.0}
+    assert first.enter(["frost"])["value"].tolist() == [50.0, 70.0]
     changes: list[dict[str, object]] = [
         {"batch_size": 1}, {"images": 10}, {"emit": "before"}, {"data_digest": "other"},
         {"backbone": {**base.backbone, "weights": "other"}}, {"backbone": {**base.backbone, "dtype": "bfloat16"}},
@@ -108,7 +118,7 @@ def test_domains_with_digests_of_their_own_are_one_series() -> None:
 def test_all_of_a_digest_stays_together_where_one_domain_has_two() -> None:
     pairs = (("frost", "a" * 16), ("fog", "a" * 16), ("fog", "b" * 16), ("snow", "b" * 16))
     (series,) = gather(make_row("LMR", LMR, domain, 0.5, data_digest=digest) for domain, digest in pairs).values()
-    assert [(one.data, one.domains) for one in series] == [
+    assert [(one.seen[0], one.domains) for one in series] == [
         ("data aaaaaaaa", ["frost", "fog"]),
         ("data bbbbbbbb", ["fog", "snow"]),
     ]
@@ -139,30 +149,14 @@ def test_watched_runs_keep_their_watch_in_every_label() -> None:
     assert gather_one([make_row("Full, watched (every=8)", LMR, "frost", 0.5, **watch)]) == ["LMR, watched (every=8)"]
 
 
-def test_a_run_with_a_watch_that_cannot_be_read_is_left_out_with_a_word(tmp_path: Path) -> None:
-    odd = make_row("LMR, watched", LMR, "frost", 0.5, watch={"spec": "watch(sharp=1)"})
-    runs = read_runs([write_runs(tmp_path, [make_row("LMR", LMR, "frost", 0.5), odd], samples=False)])
-    assert len(runs.rows) == 1
-    assert "no argument 'sharp'" in runs.notes[0]
-
-
-def test_averages_need_every_domain() -> None:
-    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "fog", 0.7)]
-    rows.append(make_row("LMR", LMR, "frost", 0.9, seed=2))
-    ((series,),) = gather(rows).values()
-    assert series.average(["frost", "fog"]).to_dict() == {1: pytest.approx(60.0)}
-    assert series.average(["frost", "snow"]).to_dict() == {}
-    assert series.average([]).to_dict() == {}
-
-
 def test_a_stream_through_all_domains_has_a_number_for_each() -> None:
     domains = {"frost": 0.5, "fog": 0.6}
     row = make_row("LMR", LMR, "continual", 0.55, reset="never", domains=domains, nll=1.5)
     ((setting, (series,)),) = gather([row]).items()
     assert "one stream through all domains" in setting.describe()
-    assert series.average(["frost", "fog"], "nll").to_dict() == {1: 1.5}
+    assert average(series, ["frost", "fog"], "nll") == 1.5
     assert series.domains == ["frost", "fog"]
-    assert series.average(["frost", "fog"]).to_dict() == {1: pytest.approx(55.0)}
+    assert average(series, ["frost", "fog"]) == pytest.approx(55.0)
     assert series.find("fog") is row
 
 
@@ -180,7 +174,7 @@ def test_lines_are_compared_on_the_seeds_they_share() -> None:
     (series,) = gather(rows).values()
     shared, notes = share_seeds(series)
     assert [one.seeds for one in shared] == [[1], [1]]
-    assert notes == ["Left out because some lines have no complete results for it: seeds 2, 3."]
+    assert "seeds 2, 3" in notes[0]
     assert [one.seeds for one in share_seeds(series, ["frost"])[0]] == [[1, 2], [1, 2]]
     assert share_seeds(series[:1]) == (series[:1], [])
     assert share_seeds([]) == ([], [])
@@ -191,4 +185,67 @@ def test_no_seed_in_common_is_said() -> None:
     (series,) = gather(rows).values()
     shared, notes = share_seeds(series)
     assert shared == series
-    assert "not strictly comparable" in notes[0]
+    assert len(notes) == 1
+
+
+def test_averages_need_every_domain_and_the_last_number_of_a_run_counts() -> None:
+    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "fog", 0.7, nll=2.0)]
+    rows.append(make_row("LMR", LMR, "frost", 0.9, seed=2))
+    (one,) = gather_series(rows)
+    assert average(one, ["frost", "fog"]) == pytest.approx(60.0)
+    assert average(one, ["frost", "snow"]) is None
+    assert average(one, ["frost", "fog"], "nll") is None  # frost has none
+    again = make_row("LMR", LMR, "frost", 0.6, finished="2027-01-01")
+    assert average(gather_series([*rows, again])[0], ["frost", "fog"]) == pytest.approx(65.0)
+
+
+def test_labels_say_what_tells_series_apart() -> None:
+    def row(spec: str, **changes: object) -> Row:
+        return make_row("LMR", complete(spec, "cifar10-c"), "frost", 0.5, **changes)
+
+    assert gather_one([row("lmr")]) == ["LMR"]
+    assert gather_one([row("lmr"), row("lmr", batch_size=1)]) == ["LMR (batch 64)", "LMR (batch 1)"]
+    assert gather_one([row("lmr(lr=0.5)"), row("lmr(lr=0.1)")]) == ["LMR (lr=0.5)", "LMR (lr=0.1)"]
+    assert gather_one([row("lmr", images=5), row("lmr", images=7)]) == ["LMR (5 images)", "LMR (7 images)"]
+
+
+def test_another_precision_is_named_and_not_its_digest() -> None:
+    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "frost", 0.5, **HALF)]
+    assert gather_one(rows) == ["LMR (float32)", "LMR (float16)"]
+    other = {"backbone": HALF["backbone"] | {"weights": "u" * 16}}
+    rows.append(make_row("LMR", LMR, "frost", 0.5, **other))
+    assert gather_one(rows)[1:] == ["LMR (weights vvvvvvvv, float16)", "LMR (weights uuuuuuuu, float16)"]
+
+
+def test_long_streams_have_short_names_that_differ() -> None:
+    swapped = (CORRUPTIONS[0], CORRUPTIONS[2], CORRUPTIONS[1], *CORRUPTIONS[3:])
+    rows = [
+        make_row("LMR", LMR, "continual", 0.5, reset="never", domains=dict.fromkeys(order, 0.5))
+        for order in (CORRUPTIONS, swapped)
+    ]
+    one, two = gather_one(rows)
+    assert one != two
+    assert one.startswith("LMR (gaussian_noise → … → jpeg_compression ")
+    assert len(one) < 60
+
+
+def test_lines_under_one_protocol_need_no_note() -> None:
+    """Answering before or after the update is a trait of the method."""
+    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("TENT", complete("tent"), "frost", 0.5, emit="before")]
+    assert note_differences(gather_series(rows)) == []
+    assert note_differences([]) == []
+
+
+def test_what_lines_differ_in_is_noted_unless_their_labels_say_it() -> None:
+    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("TENT", complete("tent"), "frost", 0.5, **HALF)]
+    assert note_differences(gather_series(rows)) == ["dtype: float32 (LMR); float16 (TENT)"]
+    same = [make_row("LMR", LMR, "frost", 0.5, batch_size=size) for size in (1, 2)]
+    assert note_differences(tell_apart(gather_series(same))) == []
+
+
+def test_settings_that_a_watch_no_longer_has_do_not_hide_a_run(tmp_path: Path) -> None:
+    specs = ("watch(sharp=1, every=8)", "watch(every=fast)")
+    rows = [make_row("LMR, watched", LMR, "frost", 0.5, watch={"spec": spec}) for spec in specs]
+    runs = read_runs([write_runs(tmp_path, rows, samples=False)])
+    assert [row.watch_text for row in runs.rows] == [", watched (every=8)"]
+    assert len(runs.notes) == 1

@@ -4,6 +4,7 @@ import re
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import lmr
@@ -14,27 +15,34 @@ from lmr.cli import main
 from lmr.report import verdicts
 from lmr.report.published import read_tables
 from lmr.report.report import make_report
-from lmr.report.table import Table, find_kind
+from lmr.report.table import Table
 from row_maker import complete, make_row, make_task_rows, make_world, write_runs
 
 ROWS = [row for row in make_world() if row.domain in ("frost", "fog", "clean")]
 
 
-def test_a_report_has_every_table_in_four_forms_and_the_page(tmp_path: Path) -> None:
+KINDS = ["accuracy", "gains", "measures", "efficiency", "parts", "accuracy", "ablation-components", "sweep-batch-size",
+         "sweep-delta", "sweep-negatives"]  # fmt: skip
+
+
+def test_a_report_has_every_table_in_every_format_and_the_page(tmp_path: Path) -> None:
     report = make_report([write_runs(tmp_path / "runs", ROWS)], tmp_path / "out", figures=False)
-    kinds = [table.name.split("-pocket")[0] for table in report.tables]
-    assert kinds == [
-        "accuracy", "parts", "gains", "measures", "efficiency", "ablation-components", "severities",
-        "sweep-batch-size", "sweep-delta", "sweep-negatives",
-    ]  # fmt: skip
-    assert all(find_kind(table.name) is table.kind for table in report.tables)  # or an old one would never go
-    files = {path.name for path in (tmp_path / "out" / "tables").iterdir()}
-    assert files == {f"{table.name}.{form}" for table in report.tables for form in ("txt", "md", "tex", "csv")}
-    page, text = report.page.read_text(), (tmp_path / "out" / "report.md").read_text()
+    kinds = [table.name.split("-photo")[0] for table in report.tables]
+    assert list(dict.fromkeys(kinds)) == list(dict.fromkeys(KINDS))
+    out = tmp_path / "out"
+    assert {path.name for path in (out / "tables").iterdir()} == {f"{table.name}.tex" for table in report.tables}
+    assert set(pd.read_csv(out / "tables.csv")["table"]) == {table.name for table in report.tables}
+    page, text = report.page.read_text(), (out / "report.md").read_text()
     for table in report.tables:
         assert table.title in text
         assert f'id="{table.name}"' in page
-    assert "Accuracy of zero-shot on the clean images: 80.00." in text
+
+
+def test_every_number_of_images_has_tables_of_its_own(tmp_path: Path) -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=images) for images in (5, 9)]
+    report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out", figures=False)
+    accuracies = [table.title for table in report.tables if table.name.startswith("accuracy")]
+    assert [title.rpartition(", ")[2] for title in accuracies] == ["9 images", "5 images"]
 
 
 def test_the_command_prints_tables_and_says_where_things_are(
@@ -44,7 +52,7 @@ def test_the_command_prints_tables_and_says_where_things_are(
     runs = write_runs(tmp_path / "runs", ROWS)
     with open(runs / "rows.jsonl", "a", encoding="utf-8") as file:
         file.write('{"run": "abc", "met')
-    assert main(["report", str(runs), "--no-figures"]) == 0
+    assert main(["report", str(runs)]) == 0
     shown = capsys.readouterr().out
     assert "LMR        54.00*  55.00*  54.50*" in shown
     assert "damaged and was left out" in shown
@@ -57,18 +65,6 @@ def test_the_same_runs_give_the_same_report(tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs", ROWS[:6])
     pages = [make_report([runs], tmp_path / name, figures=False).page.read_bytes() for name in ("a", "b")]
     assert pages[0] == pages[1]
-
-
-def test_published_numbers_can_be_shown_next_to_other_data(tmp_path: Path) -> None:
-    runs = write_runs(tmp_path / "runs", ROWS[:6])
-    plain = make_report([runs], tmp_path / "a", figures=False)
-    assert "dataset pocket-c (paper: cifar100-c)" not in plain.page.read_text()
-    beside = make_report([runs], tmp_path / "b", beside="cifar100-c", figures=False)
-    assert "dataset pocket-c (paper: cifar100-c)" in beside.page.read_text()
-    assert any("35.80" in word and "35.58" in word for word in beside.notes)  # the paper's own fault is told
-    with pytest.raises(lmr.LmrError, match="no table"):
-        make_report([runs], tmp_path / "c", beside="nothing")
-    assert not (tmp_path / "c").exists()
 
 
 def test_two_settings_with_one_name_do_not_share_files(tmp_path: Path) -> None:
@@ -87,12 +83,8 @@ def test_zero_shot_alone_is_a_report_too(tmp_path: Path) -> None:
     rows = [make_row("zero-shot", "zeroshot()", domain, 0.5) for domain in ("frost", "fog")]
     report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out")
     assert [table.name.split("-")[0] for table in report.tables] == ["accuracy"]
-    said = [note for note in report.notes if "no numbers for" in note]
-    assert said == report.notes[-1:]  # once, at the end
-    assert (tmp_path / "out" / "report.md").read_text().endswith(f"{said[0]}\n")
-    page = report.page.read_text()
-    assert page.count(said[0]) == 1
-    assert page.index(said[0]) > page.index('id="figures"')
+    assert "3d" in report.notes[-1]  # figures that need other plans
+    assert report.page.read_text().count(report.notes[-1]) == 1
 
 
 def test_zero_shot_alone_on_other_data_has_its_table(tmp_path: Path) -> None:
@@ -102,31 +94,6 @@ def test_zero_shot_alone_on_other_data_has_its_table(tmp_path: Path) -> None:
     ]
     report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out", figures=False)
     assert [table.title.split(",")[0] for table in report.tables] == ["Accuracy (%): cifar10-c", "Accuracy (%): x"]
-
-
-def test_what_is_in_no_table_is_named(tmp_path: Path) -> None:
-    """Other batch sizes have a table of their own; so have single images."""
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 16, 64)]
-    rows.append(make_row("LMR", complete("lmr"), "frost", 0.5, images=5))
-    report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out", figures=False)
-    assert "Also run, not shown here: LMR (5 images)." in report.tables[0].notes
-    assert "batch size" in report.tables[-1].title
-
-
-def test_what_an_earlier_report_left_behind_goes(tmp_path: Path) -> None:
-    """And nothing else: neither other names nor a single file that only looks like ours."""
-    zero = [row for row in ROWS if row.method == "zeroshot" and row.severity in (0, 5)]
-    make_report([write_runs(tmp_path / "runs", zero)], tmp_path / "out")
-    mine = [
-        tmp_path / "out" / name for name in ("tables/notes.txt", "tables/accuracy-mine.txt", "figures/figure-9.png")
-    ]
-    for path in mine:
-        path.write_text("mine")
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5)]
-    report = make_report([write_runs(tmp_path / "other", rows, samples=False)], tmp_path / "out", figures=False)
-    files = {path.name for folder in ("tables", "figures") for path in (tmp_path / "out" / folder).iterdir()}
-    names = {f"{table.name}.{form}" for table in report.tables for form in ("txt", "md", "tex", "csv")}
-    assert files == names | {path.name for path in mine}
 
 
 def test_figures_are_written_and_named_in_the_markdown(tmp_path: Path) -> None:
@@ -168,14 +135,11 @@ def test_plans_on_photographs_give_every_table_and_figure(tmp_path: Path) -> Non
     assert len(plans) == 9
     runs = write_runs(tmp_path / "runs", make_task_rows(list_tasks(plans, str(tmp_path))))
     report = make_report([runs], tmp_path / "out")
-    kinds = [table.name.split("-photo")[0] for table in report.tables]
-    assert kinds == [
-        "accuracy", "parts", "gains", "measures", "efficiency", "ablation-components", "severities",
-        "sweep-batch-size", "sweep-delta", "sweep-negatives",
-    ]  # fmt: skip
-    assert [drawing.number for drawing in report.drawings] == ["1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d"]
+    assert {table.name.split("-photo")[0] for table in report.tables} == set(KINDS)
+    numbers = {drawing.number for drawing in report.drawings}
+    assert numbers == {"1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d", "accuracy"}
     assert all("photo-c, photo" in drawing.caption for drawing in report.drawings)
-    assert not [note for note in report.notes if "no numbers for" in note]
+    assert report.notes == []
 
 
 def test_methods_in_one_batch_size_have_tables_of_their_own(tmp_path: Path) -> None:
@@ -187,28 +151,22 @@ def test_methods_in_one_batch_size_have_tables_of_their_own(tmp_path: Path) -> N
         report = make_report([write_runs(tmp_path / name, rows)], tmp_path / name / "out", figures=False)
         return {table.name: table for table in report.tables}
 
-    def list_sizes(table: Table) -> set[str]:
-        return {dict(line.protocol)["batch size"] for line in table.lines}
-
     tables = build(rows, "all")
-    main, alike = tables["accuracy-photo-c-photo-s5"], tables["accuracy-photo-c-photo-s5-b64"]
-    assert list_sizes(main) == {"64", "200"}
-    assert list_sizes(alike) == {"64"}
+    main, alike = tables["accuracy-photo-c-photo-s5"], tables["accuracy-photo-c-photo-s5-batches-of-64"]
+    assert [len(table.notes) for table in (main, alike)] == [1, 0]  # batch sizes
     assert [line.label for line in main.lines] == [line.label for line in alike.lines]
-    assert "all in batches of 64" in alike.title
-    assert "gains-photo-c-photo-s5-b64" in tables
-    assert not [note for note in main.notes if "not shown here" in note]
-    assert find_kind(alike.name) is alike.kind
+    assert alike.title.endswith("batches of 64")
+    assert "gains-photo-c-photo-s5-batches-of-64" in tables
     fewer = [row for row in rows if (row.method, row.batch_size, row.domain) != ("tent", 64, "fog")]
-    assert not [name for name in build(fewer, "fewer") if name.endswith("-b64")]
+    assert not [name for name in build(fewer, "fewer") if name.endswith("-64")]
     equal = [row for row in rows if row.batch_size == 64]
-    assert not [name for name in build(equal, "equal") if name.endswith("-b64")]
+    assert not [name for name in build(equal, "equal") if name.endswith("-64")]
 
 
 def test_a_missing_package_names_the_extra_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    for command in (["report", str(tmp_path)], ["reproduce", "cifar10-c", "--dry-run"]):
+    for command in (["report", str(tmp_path)], ["reproduce", "cifar10-c"]):
         assert main(command) == 2
         assert "A report needs pandas; install it with: pip install 'lmr[bench]'" in capsys.readouterr().err

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import lmr
-from lmr.report.statistics import align_by_index, bootstrap_difference
+from lmr.report.statistics import Difference, align_by_index, measure_difference
 
 
 def make_answers(seed: int, size: int = 400) -> tuple[np.ndarray, np.ndarray]:
@@ -15,67 +16,130 @@ def make_answers(seed: int, size: int = 400) -> tuple[np.ndarray, np.ndarray]:
     return hard < 0.7, (hard < 0.6) ^ (random.random(size) < 0.05)
 
 
-def test_interval_is_that_of_the_normal_approximation() -> None:
-    """With 400 pictures the percentile interval is near mean +- 1.96 standard errors of the paired differences."""
+def test_interval_over_images_is_that_of_student() -> None:
+    """Against SciPy's t interval of the paired differences, and against resampling the images."""
     ours, other = make_answers(3)
     each = ours.astype(float) - other.astype(float)
-    error = each.std(ddof=1) / math.sqrt(len(each))
-    found = bootstrap_difference(ours, other, resamples=4000)
-    assert found.mean == pytest.approx(each.mean())
-    assert found.low == pytest.approx(each.mean() - 1.96 * error, abs=0.15 * error)
-    assert found.high == pytest.approx(each.mean() + 1.96 * error, abs=0.15 * error)
-    assert bootstrap_difference(ours, other, level=0.5).low > found.low
+    for level in (0.5, 0.95):
+        expected = stats.ttest_1samp(each, 0).confidence_interval(level)
+        found = measure_difference(ours, other, level=level)
+        assert (found.low, found.high) == pytest.approx(expected, rel=1e-6)
+    assert (found.mean, found.images, found.orders) == (pytest.approx(each.mean()), 400, 1)
+    assert found.by_orders is None
+    drawn = stats.bootstrap((each,), np.mean, n_resamples=4000, method="percentile", random_state=1)
+    assert (found.low, found.high) == pytest.approx(drawn.confidence_interval, abs=0.005)
+
+
+def make_orders(seed: int, images: int, orders: int, spread: float) -> tuple[np.ndarray, np.ndarray]:
+    """Whether two methods are right on each image in each order, [I, S]: ours is better in some orders."""
+    random = np.random.default_rng(seed)
+    hard = random.normal(size=images)[:, None]
+    ours = hard + spread * random.normal(size=orders) + 0.3 * random.normal(size=(images, orders)) + 0.2 > 0
+    return ours, 0.8 * hard + 0.6 * random.normal(size=(images, 1)) + np.zeros(orders) > 0
+
+
+def cross(ours: np.ndarray, other: np.ndarray) -> Difference:
+    index, order = (grid.ravel() for grid in np.indices(ours.shape))
+    return measure_difference(ours.ravel(), other.ravel(), index, order)
+
+
+def test_orders_have_their_own_quantile() -> None:
+    """Both parts against SciPy's t intervals of the means over orders and over images."""
+    ours, other = make_orders(1, 300, 3, 0.2)
+    gain = ours.astype(float) - other
+    found, parts = cross(ours, other), (found_by(gain.mean(1)), found_by(gain.mean(0)))
+    assert (found.by_images, found.by_orders) == pytest.approx(parts, rel=1e-6)
+    half = math.hypot(*parts)
+    assert (found.low, found.high) == pytest.approx((gain.mean() - half, gain.mean() + half))
+    assert (found.images, found.orders) == (300, 3)
+
+
+def found_by(means: np.ndarray) -> float:
+    low, high = stats.ttest_1samp(means, 0).confidence_interval(0.95)
+    return float(high - low) / 2
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.1, 0.4])
+def test_interval_covers_other_images_in_other_orders(spread: float) -> None:
+    """In 400 worlds of known accuracy; where orders matter, the interval over images alone covers too few."""
+    variance = 1 + spread**2 + 0.3**2
+    true = stats.norm.cdf(0.2 / math.sqrt(variance)) - 0.5
+    whole = alone = 0
+    for seed in range(400):
+        ours, other = make_orders(seed, 120, 3, spread)
+        found = cross(ours, other)
+        whole += found.low <= true <= found.high
+        alone += abs(found.mean - true) <= found.by_images
+    assert whole >= 0.94 * 400
+    assert spread < 0.4 or alone < 0.7 * 400
+
+
+@pytest.mark.parametrize("orders", [1, 3])
+def test_p_is_below_a_level_where_the_interval_excludes_no_difference(orders: int) -> None:
+    ours, other = make_orders(2, 300, orders, 0.02)
+    found = cross(ours, other)
+    index, order = (grid.ravel() for grid in np.indices(ours.shape))
+    for level in (1 - 0.7 * found.p, 1 - 1.4 * found.p):
+        own = measure_difference(ours.ravel(), other.ravel(), index, order, level=level)
+        assert (own.low > 0) == (level < 1 - found.p)
+    assert cross(ours, ours).p == 1
+
+
+def test_p_of_one_order_is_that_of_mcnemar() -> None:
+    ours, other = make_answers(7)
+    b, c = int((ours & ~other).sum()), int((~ours & other).sum())
+    expected = 2 * stats.t.sf(abs(b - c) / math.sqrt(b + c), 399)
+    assert measure_difference(ours, other).p == pytest.approx(expected, rel=1e-5)
 
 
 def test_pairing_matters() -> None:
     """The same answers give no difference at all; answers to other pictures would."""
     ours, other = make_answers(4)
-    same = bootstrap_difference(ours, ours.copy())
+    same = measure_difference(ours, ours.copy())
     assert (same.mean, same.low, same.high) == (0, 0, 0)
     shuffled = np.random.default_rng(0).permutation(other)
-    paired, unpaired = bootstrap_difference(ours, other), bootstrap_difference(ours, shuffled)
+    paired, unpaired = measure_difference(ours, other), measure_difference(ours, shuffled)
     assert paired.high - paired.low < 0.7 * (unpaired.high - unpaired.low)
 
 
 def test_a_picture_under_many_corruptions_counts_once() -> None:
     """Fifteen copies of one stream are no more evidence than one."""
     ours, other = make_answers(5)
-    one = bootstrap_difference(ours, other)
-    many = bootstrap_difference(np.tile(ours, 15), np.tile(other, 15), np.tile(np.arange(len(ours)), 15))
+    one = measure_difference(ours, other)
+    many = measure_difference(np.tile(ours, 15), np.tile(other, 15), np.tile(np.arange(len(ours)), 15))
     assert (many.mean, many.low, many.high) == pytest.approx((one.mean, one.low, one.high))
     assert many.images == one.images == 400
 
 
 def test_pictures_may_have_different_numbers_of_answers() -> None:
     """Two of three answers are to one picture: the mean is over answers, the draw over pictures."""
-    found = bootstrap_difference(np.array([1, 1, 0], bool), np.zeros(3, bool), np.array([7, 7, 9]))
+    found = measure_difference(np.array([1, 1, 0], bool), np.zeros(3, bool), np.array([7, 7, 9]))
     assert found.mean == pytest.approx(2 / 3)
-    assert (found.low, found.high, found.images) == (0.0, 1.0, 2)
+    assert (found.low, found.high, found.images) == (-1, 1, 2)
 
 
 def test_weights_say_how_much_an_answer_counts() -> None:
     """A domain of one picture counts as much in an average of domains as one of three."""
     ours, other = np.array([1, 0, 0, 0], bool), np.zeros(4, bool)
-    found = bootstrap_difference(ours, other, np.array([0, 0, 1, 2]), np.array([1, 1 / 3, 1 / 3, 1 / 3]))
+    found = measure_difference(ours, other, np.array([0, 0, 1, 2]), weights=np.array([1, 1 / 3, 1 / 3, 1 / 3]))
     assert found.mean == pytest.approx(0.5)
-
-
-def test_interval_is_the_same_every_time() -> None:
-    ours, other = make_answers(6)
-    assert bootstrap_difference(ours, other) == bootstrap_difference(ours, other)
-    assert bootstrap_difference(ours, other) != bootstrap_difference(ours, other, seed=1)
 
 
 @pytest.mark.parametrize("shapes", [((3,), (4,)), ((0,), (0,)), ((2, 2, 2), (2, 2, 2))])
 def test_answers_that_are_not_paired_get_a_sentence(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     with pytest.raises(lmr.LmrError, match="same images"):
-        bootstrap_difference(np.ones(shapes[0], bool), np.ones(shapes[1], bool))
+        measure_difference(np.ones(shapes[0], bool), np.ones(shapes[1], bool))
 
 
-@pytest.mark.parametrize("wrong", [{"resamples": 0}, {"level": 1.0}, {"level": 0.0}])
-def test_level_and_resamples_are_checked(wrong: dict[str, float]) -> None:
+@pytest.mark.parametrize("level", [0.0, 1.0])
+def test_level_is_checked(level: float) -> None:
     with pytest.raises(lmr.LmrError, match="level between 0 and 1"):
-        bootstrap_difference(np.ones(3, bool), np.ones(3, bool), **wrong)  # type: ignore[arg-type]
+        measure_difference(np.ones(3, bool), np.ones(3, bool), level=level)
+
+
+def test_one_image_says_nothing_about_others() -> None:
+    found = measure_difference(np.ones(2, bool), np.zeros(2, bool), np.zeros(2, int))
+    assert (found.low, found.high, found.p) == (0, 1, 1)
 
 
 def test_pictures_are_found_in_both_streams() -> None:

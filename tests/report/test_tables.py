@@ -6,18 +6,20 @@ from typing import Any
 import pytest
 
 from lmr.bench.running.row import Row
-from lmr.report.groups import RunGroup, Setting, gather
+from lmr.report.groups import RunGroup, Setting, add_base, choose_main, choose_together, gather
 from lmr.report.published import find_published
-from lmr.report.selection import add_base, choose_main, choose_together, group_parts, note_main
-from lmr.report.table import Table, TableKind
+from lmr.report.table import Table
 from lmr.report.tables import (
+    Sweep,
     build_accuracy,
     build_components,
     build_costs,
     build_measures,
     build_parts,
-    build_severities,
     build_variants,
+    find_sweeps,
+    group_parts,
+    split_lengths,
 )
 from lmr.report.traits import LineKind, StreamKind
 from lmr.watch.settings import WatchSettings
@@ -45,7 +47,7 @@ def gather_one(rows: list[Row]) -> tuple[Setting, list[RunGroup]]:
 
 def build(rows: list[Row]) -> Table:
     setting, series = gather_one(rows)
-    table = build_accuracy(setting, choose_main(series))
+    table = build_accuracy(setting, choose_main(split_lengths(series)[0]))
     assert table is not None
     return table
 
@@ -77,21 +79,6 @@ def test_a_line_with_another_protocol_says_where() -> None:
     assert "batch size 32 (paper: 200)" in differs["BATCLIP"]
 
 
-def test_other_data_has_nothing_beside_it_unless_asked() -> None:
-    rows = make_paper_rows(dataset="pocket-c")
-    setting, series = gather_one(rows)
-    table = build(rows)
-    assert not any(line.has_published for line in table.lines)
-    assert table.notes == (
-        "The paper has no numbers for pocket-c, so none are shown.",
-        "The lines differ in batch size: batch 200 (zero-shot, TENT, ETA, BATCLIP, BITTA), batch 1 (TDA, ECALP), "
-        "batch 64 (MINT, LMR).",
-    )
-    beside = build_accuracy(setting, choose_main(series), PUBLISHED)
-    assert beside is not None
-    assert all("dataset pocket-c (paper: cifar10-c)" in line.differs for line in beside.lines)
-
-
 def test_seeds_become_mean_and_deviation() -> None:
     shifts = {1: -0.5, 2: 0.2, 3: 0.6}
     rows = [row for seed, shift in shifts.items() for row in make_paper_rows(shift, seed=seed)]
@@ -109,7 +96,7 @@ def test_seeds_of_some_methods_alone_are_left_out() -> None:
     rows = [*make_paper_rows(), *(row for row in make_paper_rows(1.0, seed=2) if row.label == "LMR")]
     table = build(rows)
     assert table.lines[-1].cells[-1].value == pytest.approx(77.91, abs=0.006)
-    assert "Left out because some lines have no complete results for it: seed 2." in table.notes
+    assert any("seed 2" in note for note in table.notes)
 
 
 def test_a_missing_domain_leaves_a_gap_and_no_average() -> None:
@@ -138,10 +125,10 @@ def test_the_main_table_has_each_method_once_with_its_own_batch_size() -> None:
     rows.append(make_row("no AM", complete("lmr(am=False)", "cifar10-c"), "frost", 0.1))
     rows.append(make_row("fast", complete("lmr(lr=0.1)", "cifar10-c"), "frost", 0.1))
     table = build(rows)
-    sizes = {line.label: dict(line.protocol)["batch size"] for line in table.lines}
-    assert sizes == {
-        "zero-shot": "200", "TDA": "1", "ECALP": "1", "TENT": "200", "ETA": "200", "BATCLIP": "200", "MINT": "64",
-        "BITTA": "200", "LMR": "64", "fast": "64",
+    groups = choose_main(split_lengths(gather_one(rows)[1])[0])
+    assert {one.label: one.first.batch_size for one in groups} == {
+        "zero-shot": 200, "TDA": 1, "ECALP": 1, "TENT": 200, "ETA": 200, "BATCLIP": 200, "MINT": 64, "BITTA": 200,
+        "LMR": 64, "fast": 64,
     }  # fmt: skip
     assert {line.label: line.kind for line in table.lines if line.label in ("LMR", "fast")} == {
         "LMR": LineKind.OURS,
@@ -163,27 +150,10 @@ def test_watched_and_plain_runs_are_lines_of_their_own() -> None:
     ]
     plain, watched = table.lines[1:]
     assert (plain.kind, watched.kind) == (LineKind.OURS, LineKind.OTHER)
-    assert plain.has_published
-    assert not watched.has_published
-    assert dict(watched.protocol)["watch"] == watch["spec"]
+    assert [any(cell.published for cell in line.cells) for line in (plain, watched)] == [True, False]
+    assert watched.watched
     series = gather_one([row for row in rows if row.method == "lmr"])[1]
     assert [one.label for one in choose_together(series, choose_main(series))] == ["LMR", "LMR, watched"]
-
-
-def test_lines_with_other_numbers_of_images_are_noticed() -> None:
-    rows = [make_row("zero-shot", "zeroshot()", "frost", 0.5, images=100)]
-    rows.append(make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.5, images=200))
-    assert "The lines differ in images: 100 images (zero-shot), 200 images (LMR)." in build(rows).notes
-
-
-def test_a_short_run_stands_beside_another_methods_short_run() -> None:
-    """LMR on few pictures belongs beside TENT on as few."""
-    lmr, rows = complete("lmr", "cifar10-c"), [make_row("TENT", complete("tent"), "frost", 0.5, images=100)]
-    rows += [make_row("LMR", lmr, "frost", 0.5, images=images) for images in (100, 200, 300)]
-    _, series = gather_one(rows)
-    main = choose_main(series)
-    assert [one.label for one in main] == ["TENT", "LMR (100 images)", "LMR (300 images)"]
-    assert note_main(main, series) == ["Also run, not shown here: LMR (200 images)."]
 
 
 @pytest.mark.parametrize(
@@ -200,27 +170,6 @@ def test_a_short_run_stands_beside_another_methods_short_run() -> None:
 def test_runs_on_other_ground_have_lines_of_their_own(changes: dict[str, Any], labels: list[str]) -> None:
     rows = [make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.5, **fields) for fields in ({}, changes)]
     assert sorted(line.label for line in build(rows).lines) == labels
-
-
-def test_a_line_shows_what_its_data_say_of_themselves() -> None:
-    made = {"images": "not the official test set", "corruptions": "made by lmr"}
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, protocol=made)]
-    rows.append(make_row("LMR", complete("lmr"), "fog", 0.5, protocol=made | {"corruptions": "not checked"}))
-    assert dict(build(rows).lines[0].protocol)["data"] == (
-        "images: not the official test set; corruptions: made by lmr | "
-        "images: not the official test set; corruptions: not checked"
-    )
-
-
-def test_parts_stand_between_zero_shot_and_the_whole() -> None:
-    setting, series = next((s, g) for s, g in gather(make_world()).items() if s.severity == 5)
-    (parts,) = group_parts(series)
-    chosen = add_base(parts, series)
-    assert [one.label for one in chosen] == ["zero-shot", "BC alone", "PMR", "PMR+AM", "PMR+BC", "LMR"]
-    assert {one.first.batch_size for one in chosen} == {64}
-    table = build_parts(setting, chosen)
-    assert table is not None
-    assert table.lines[-1].cells[-1].value == pytest.approx(53.0)
 
 
 def test_components_have_datasets_as_columns_and_published_means() -> None:
@@ -244,9 +193,8 @@ def test_components_have_datasets_as_columns_and_published_means() -> None:
     ]  # fmt: skip
     for line in table.lines:
         assert [cell.difference for cell in line.cells] == pytest.approx([0, 0, 0], abs=1e-9)
-        assert line.differs == ("2 of 15 corruptions",)
-        assert dict(line.protocol)["dataset"] == "cifar10-c | cifar100-c | imagenet-c-5000"
-    assert "cifar10-c: mean over 2 domains" in table.notes
+        assert line.differs == ("2 corruptions (paper: 15)",)
+        assert [len(cell.runs) for cell in line.cells] == [2, 2, 2]
 
 
 def test_variants_have_their_average() -> None:
@@ -266,7 +214,6 @@ def test_variants_have_their_average() -> None:
         assert all(abs(cell.difference or 0) < 0.00501 for cell in line.cells)
         assert line.differs == ()
     assert {line.label: ranks for line, ranks in zip(table.lines, table.rank(), strict=True)}["LMR"] == [1, 1, 2, 1, 1]
-    assert "The lines differ in batch size: batch 64 (" in table.notes[0]  # once, not for each dataset
     assert build_variants({}) == []
 
 
@@ -288,17 +235,6 @@ def test_datasets_run_in_other_precisions_are_not_one_line() -> None:
         rows.append(make_row("LMR", complete("lmr"), "clean", 0.5, **fields))
     (table,) = build_variants(gather(rows))
     assert [line.label for line in table.lines] == ["LMR (float32)", "LMR (float16)"]
-
-
-def test_many_settings_with_parts_have_many_tables() -> None:
-    rows = [
-        make_row("PMR only", complete("lmr(am=False, bc=False)"), "fog", 0.3, severity=severity,
-                 order={"kind": "dirichlet", "concentration": strength})
-        for severity in (1, 2, 3, 4, 5) for strength in ("0.1", "1", "10")
-    ]  # fmt: skip
-    tables = build_components(gather(rows))
-    assert [table.name for table in tables][-1] == "ablation-components-15"
-    assert len({table.title for table in tables}) == 15
 
 
 def test_costs_are_for_single_images_only() -> None:
@@ -340,16 +276,7 @@ def test_measures_are_means_over_the_domains_that_all_have() -> None:
     table = build_measures(*gather_one(rows))
     assert table is not None
     assert [line.cells[0].value for line in table.lines] == pytest.approx([80, 70])
-    assert "Means over the 1 of 2 domains that all lines have: fog." in table.notes
-
-
-def test_costs_of_other_numbers_of_images_are_named() -> None:
-    rows = [make_row(n.upper(), complete(n), "frost", 0.1, batch_size=1, images=200) for n in ("lmr", "tent")]
-    rows.append(make_row("ETA", complete("eta"), "frost", 0.1, batch_size=1, images=7))
-    table = build_costs(*gather_one(rows))
-    assert table is not None
-    assert [line.label for line in table.lines] == ["TENT", "LMR"]
-    assert "Also run, not shown here: ETA." in table.notes
+    assert "Domains: fog." in table.notes
 
 
 def test_parts_have_a_base_for_each_protocol() -> None:
@@ -359,7 +286,7 @@ def test_parts_have_a_base_for_each_protocol() -> None:
         for label, spec in (("ZS", "zeroshot()"), ("PMR only", "lmr(am=False, bc=False)"), ("Full", "lmr")):
             rows.append(make_row(label, complete(spec), "fog", 0.5, **fields))
     _, series = gather_one(rows)
-    assert [one.label for one in add_base(group_parts(series)[0], series)] == [
+    assert [one.label for one in add_base(group_parts(series)["LMR"], series)] == [
         "zero-shot (float32)", "zero-shot (float16)", "PMR only (float32)", "PMR only (float16)",
         "LMR (float32)", "LMR (float16)",
     ]  # fmt: skip
@@ -367,23 +294,125 @@ def test_parts_have_a_base_for_each_protocol() -> None:
 
 def test_names_of_tables_are_safe_for_files() -> None:
     setting = Setting("folder:/my pictures/../x", B16, 'odd "{}" <name>', 5, "shuffle", StreamKind.NEVER)
-    name = setting.make_table(TableKind.ACCURACY, "", (), ()).name
+    name = setting.make_table("accuracy", "", (), ()).name
     assert name.replace("-", "").isalnum()
 
 
-def test_severities_have_a_line_for_each_corruption() -> None:
-    (table,) = build_severities(gather(make_world()))
-    assert [line.label for line in table.lines] == ["gaussian_noise", "frost", "fog", "contrast"]
-    assert [column.key for column in table.columns] == ["1", "2", "3", "4", "5"]
-    assert [cell.value for cell in table.lines[0].cells] == pytest.approx([60, 60, 60, 60, 30])
-    assert build_severities(gather(row for row in make_world() if row.severity == 5)) == []
+def test_other_data_has_nothing_beside_it_unless_asked() -> None:
+    setting, series = gather_one(make_paper_rows(dataset="photo-c"))
+    main = choose_main(series)
+    table, beside = build_accuracy(setting, main), build_accuracy(setting, main, PUBLISHED)
+    assert table is not None
+    assert beside is not None
+    assert not any(cell.published for line in table.lines for cell in line.cells)
+    assert len(table.notes) == 1  # the batch sizes
+    assert all("dataset photo-c (paper: cifar10-c)" in line.differs for line in beside.lines)
 
 
-def test_severities_of_other_numbers_of_images_are_tables_of_their_own() -> None:
+def test_parts_stand_between_zero_shot_and_the_whole() -> None:
+    setting, series = next((s, g) for s, g in gather(make_world()).items() if s.severity == 5)
+    (table,) = build_parts(setting, series)
+    assert [line.label for line in table.lines] == ["zero-shot", "BC alone", "PMR", "PMR+AM", "PMR+BC", "LMR"]
+    assert table.lines[-1].cells[-1].value == pytest.approx(53.0)
+
+
+def test_numbers_of_images_are_told_apart_and_the_largest_comes_first() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=images) for images in (5, 9, 7)]
+    assert [own[0].length for own in split_lengths(gather_one(rows)[1])] == [9, 7, 5]
+
+
+@pytest.fixture(scope="module")
+def sweeps() -> dict[str, Sweep]:
+    return {sweep.name: sweep for sweep in find_sweeps(gather(make_world()))}
+
+
+def read(sweep: Sweep, line: str) -> dict[float, float | None]:
+    table = sweep.build()
+    cells = next(own.cells for own in table.lines if own.label == line)
+    found = {float(column.key): cell.value for column, cell in zip(table.columns, cells, strict=True)}
+    return {value: number for value, number in found.items() if number is not None}
+
+
+def test_a_sweep_is_found_for_every_kind(sweeps: dict[str, Sweep]) -> None:
+    assert set(sweeps) == {"batch-size", "delta", "negatives"}
+
+
+def test_batch_sizes_are_compared_on_the_domains_that_all_have(sweeps: dict[str, Sweep]) -> None:
+    sweep = sweeps["batch-size"]
+    assert set(sweep.lines) == {"MINT", "BATCLIP", "LMR"}
+    assert sweep.domains == ("frost", "fog")
+    assert read(sweep, "MINT") == pytest.approx({1: 40.5, 4: 42.0, 16: 48.0, 64: 50.5})  # 64 is the main run
+
+
+def test_the_varied_lmr_stands_in_its_place(sweeps: dict[str, Sweep]) -> None:
+    assert read(sweeps["delta"], "photo-c") == pytest.approx({0.01: 44, 0.02: 45, 0.03: 54.5, 0.05: 44, 0.1: 39})
+    assert list(read(sweeps["negatives"], "gap")) == [1, 3, 5, 10, 20]
+    assert read(sweeps["negatives"], "top1")[5] == pytest.approx(42.5)
+
+
+def test_one_value_is_no_sweep() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5), make_row("wide", complete("lmr(delta=0.3)"), "fog", 0.5)]
+    assert find_sweeps(gather(rows[:1])) == []
+    assert find_sweeps(gather(rows)) == []  # no domain in common
+
+
+def test_runs_without_an_accuracy_are_no_sweep() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", None, batch_size=size) for size in (1, 2)]
+    assert find_sweeps(gather(rows)) == []
+
+
+def test_more_seeds_of_one_value_do_not_count() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5 + seed / 10, seed=seed) for seed in (1, 2, 3)]
+    rows.append(make_row("wide", complete("lmr(delta=0.3)"), "frost", 0.4))
+    (sweep,) = find_sweeps(gather(rows))
+    assert read(sweep, "cifar10-c") == pytest.approx({0.03: 60.0, 0.3: 40.0})
+    assert "seeds 2, 3" in sweep.notes[0]
+
+
+def test_batch_sizes_in_other_precisions_are_other_lines() -> None:
     rows = [
-        make_row("zero-shot", "zeroshot()", "fog", 0.5, severity=severity, images=images, batch_size=size)
-        for severity in (1, 5)
-        for images, size in ((64, 64), (64, 1), (9, 64))
+        make_row(
+            "LMR", complete("lmr"), "frost", 0.5, batch_size=size, backbone={"name": "x", "weights": d, "dtype": d}
+        )
+        for size in (1, 2)
+        for d in ("float32", "float16")
     ]
-    titles = [table.title.partition(":")[0] for table in build_severities(gather(rows))]
-    assert titles == ["Zero-shot (64 images) accuracy (%)", "Zero-shot (9 images) accuracy (%)"]
+    (sweep,) = find_sweeps(gather(rows))
+    assert set(sweep.lines) == {"LMR (float32)", "LMR (float16)"}
+
+
+def test_watched_sweeps_are_lines_of_their_own() -> None:
+    watch = {"spec": WatchSettings().spec}
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 2)]
+    rows += [make_row("LMR, watched", complete("lmr"), "frost", 0.4, batch_size=size, watch=watch) for size in (1, 2)]
+    (sweep,) = find_sweeps(gather(rows))
+    assert read(sweep, "LMR") == pytest.approx({1: 50, 2: 50})
+    assert read(sweep, "LMR, watched") == pytest.approx({1: 40, 2: 40})
+
+
+def test_watched_steps_do_not_replace_plain_ones() -> None:
+    rows = [make_row("LMR", complete(f"lmr(delta={delta})"), "frost", 0.5) for delta in (0.03, 0.3)]
+    rows += [make_row("LMR, watched", complete("lmr"), "frost", 0.1, watch={"spec": WatchSettings().spec})]
+    (sweep,) = find_sweeps(gather(rows))
+    assert read(sweep, "cifar10-c") == pytest.approx({0.03: 50, 0.3: 50})
+
+
+def test_other_numbers_of_images_are_not_mixed_in() -> None:
+    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=9)]
+    rows += [make_row("x", complete(f"lmr(delta={delta})"), "frost", 0.4, images=5) for delta in (0.1, 0.2)]
+    (sweep,) = find_sweeps(gather(rows))
+    assert list(read(sweep, "cifar10-c")) == [0.1, 0.2]
+
+
+def test_two_batch_sizes_are_no_line_beside_more() -> None:
+    """A published size and another one are compared in a table of their own; the figure needs more."""
+    two = [make_row("TENT", complete("tent"), "frost", 0.5, batch_size=size) for size in (64, 200)]
+    more = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 8, 64)]
+    settings = gather(two)
+    (sweep,) = find_sweeps(settings)
+    assert list(sweep.lines) == ["TENT"]
+    assert sweep.figure is None
+    settings = gather([*two, *more])
+    (sweep,) = find_sweeps(settings)
+    assert list(sweep.lines) == ["LMR"]
+    assert sweep.figure is not None

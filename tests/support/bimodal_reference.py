@@ -1,6 +1,6 @@
 """BATCLIP and BITTA once more, slowly: loops over samples and classes, torch.optim on the towers' own LayerNorms.
 
-Two small towers of the pocket model's form in float64. The reference owns a copy of them, lets plain autograd build one
+Two small towers in float64. The reference owns a copy of them, lets plain autograd build one
 graph over images and all prompts, and shares no loss, bank or optimiser with the library.
 """
 

@@ -1,23 +1,23 @@
-"""Small CLIP checkpoints in every format, made from one transformers model with random weights.
-
-The names of OpenAI and open_clip are written out by hand here and share no code with the library.
-"""
+"""Small CLIP models with random weights, and folders of them in the layout of the Hugging Face hub."""
 
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
-from transformers import CLIPConfig, CLIPModel
+from torch import Tensor
+from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
 
 SIDE, PATCH, WIDTH, DEPTH, HEADS, FEATURES, HIDDEN = 32, 8, 128, 2, 2, 24, 160
 TEXT_WIDTH, TEXT_DEPTH, TEXT_HEADS, TEXT_HIDDEN, CONTEXT = 64, 3, 1, 256, 16
-WORDS = 300  # a small vocabulary; its last id ends a text
+START, END = "<|startoftext|>", "<|endoftext|>"
+_MERGES = [("t", "h"), ("th", "e</w>"), ("c", "a"), ("ca", "t</w>"), ("o", "f</w>"), ("p", "h"), ("o", "t"),
+           ("ph", "ot"), ("phot", "o</w>")]  # fmt: skip
+_LETTERS = [chr(code) for code in range(33, 127)]
+_VOCABULARY = [*_LETTERS, *(letter + "</w>" for letter in _LETTERS), *map("".join, _MERGES), START, END]
+WORDS = len(_VOCABULARY)
 
 PREPROCESSOR = {  # as the file of openai/clip-vit-base-patch16 has it, at another resolution
     "crop_size": SIDE,
@@ -30,10 +30,9 @@ PREPROCESSOR = {  # as the file of openai/clip-vit-base-patch16 has it, at anoth
     "resample": 3,
     "size": SIDE,
 }
-PREPROCESS_CFG = {"mean": PREPROCESSOR["image_mean"], "std": PREPROCESSOR["image_std"]}
 
 
-def make_model(activation: str = "quick_gelu", words: int = WORDS, half: bool = False, **sizes: Any) -> CLIPModel:
+def make_model(activation: str = "quick_gelu", words: int = WORDS, **sizes: Any) -> CLIPModel:
     """A transformers CLIP with random weights of a spread that makes every part of it count."""
     config = CLIPConfig(
         projection_dim=FEATURES,
@@ -78,9 +77,6 @@ def make_model(activation: str = "quick_gelu", words: int = WORDS, half: bool = 
             weight.copy_(draw.mul_(0.3))
         else:
             weight.copy_(draw.mul_(0.7 if "embedding" in name else 1.3 * weight.shape[-1] ** -0.5))
-    if half:
-        for weight in model.parameters():
-            weight.copy_(weight.half().float())
     return model
 
 
@@ -105,113 +101,29 @@ def expect_features(model: CLIPModel) -> tuple[Tensor, Tensor]:
         return model.visual_projection(seen), model.text_projection(read)
 
 
-def rename_to_openai(model: CLIPModel, text_prefix: str = "") -> dict[str, Tensor]:
-    """The weights in the names OpenAI and open_clip use."""
-    image, text = model.vision_model, model.text_model
-    named = {
-        "visual.conv1.weight": image.embeddings.patch_embedding.weight,
-        "visual.class_embedding": image.embeddings.class_embedding,
-        "visual.positional_embedding": image.embeddings.position_embedding.weight,
-        "visual.ln_pre.weight": image.pre_layrnorm.weight,
-        "visual.ln_pre.bias": image.pre_layrnorm.bias,
-        "visual.ln_post.weight": image.post_layernorm.weight,
-        "visual.ln_post.bias": image.post_layernorm.bias,
-        "visual.proj": model.visual_projection.weight.T,
-        f"{text_prefix}token_embedding.weight": text.embeddings.token_embedding.weight,
-        f"{text_prefix}positional_embedding": text.embeddings.position_embedding.weight,
-        f"{text_prefix}ln_final.weight": text.final_layer_norm.weight,
-        f"{text_prefix}ln_final.bias": text.final_layer_norm.bias,
-        f"{text_prefix}text_projection": model.text_projection.weight.T,
-        "logit_scale": model.logit_scale,
-    }
-    for begin, tower in (("visual.", image), (text_prefix, text)):
-        for number, layer in enumerate(tower.encoder.layers):
-            block, attention = f"{begin}transformer.resblocks.{number}.", layer.self_attn
-            for kind in ("weight", "bias"):
-                triple = [getattr(getattr(attention, f"{name}_proj"), kind) for name in "qkv"]
-                named |= {
-                    f"{block}attn.in_proj_{kind}": torch.cat(triple),
-                    f"{block}attn.out_proj.{kind}": getattr(attention.out_proj, kind),
-                    f"{block}ln_1.{kind}": getattr(layer.layer_norm1, kind),
-                    f"{block}ln_2.{kind}": getattr(layer.layer_norm2, kind),
-                    f"{block}mlp.c_fc.{kind}": getattr(layer.mlp.fc1, kind),
-                    f"{block}mlp.c_proj.{kind}": getattr(layer.mlp.fc2, kind),
-                }
-    return {name: tensor.detach().clone().contiguous() for name, tensor in named.items()}
-
-
-def make_openai_state(model: CLIPModel) -> dict[str, Tensor]:
-    """A state dict as OpenAI's archives give it: half precision, with three scalars."""
-    state = {name: tensor.half() for name, tensor in rename_to_openai(model).items()}
-    scalars = {"input_resolution": SIDE, "context_length": CONTEXT, "vocab_size": model.config.text_config.vocab_size}
-    return state | {name: torch.tensor(value) for name, value in scalars.items()}
-
-
-def make_open_clip_config(quick: bool, preprocess: dict[str, Any] | None = None, **extra: Any) -> dict[str, Any]:
-    return {
-        "model_cfg": {
-            "embed_dim": FEATURES,
-            "quick_gelu": quick,
-            "vision_cfg": {
-                "image_size": SIDE,
-                "layers": DEPTH,
-                "width": WIDTH,
-                "head_width": WIDTH // HEADS,
-                "patch_size": PATCH,
-                "mlp_ratio": HIDDEN / WIDTH,
-                **extra.get("vision", {}),
-            },
-            "text_cfg": {
-                "context_length": CONTEXT,
-                "vocab_size": WORDS,
-                "width": TEXT_WIDTH,
-                "heads": TEXT_HEADS,
-                "layers": TEXT_DEPTH,
-                **extra.get("text", {}),
-            },
-            **extra.get("model", {}),
-        },
-        "preprocess_cfg": PREPROCESS_CFG if preprocess is None else preprocess,
-    }
-
-
-class _Node(nn.Module):
-    """A branch of a tree of modules."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x
-
-
-def save_torchscript(state: dict[str, Tensor], path: Path) -> None:
-    """A real TorchScript archive whose modules hold these tensors, parameters where floating, buffers otherwise."""
-    root = _Node()
-    for name, tensor in state.items():
-        *branches, leaf = name.split(".")
-        node: nn.Module = root
-        for branch in branches:
-            if branch not in node._modules:
-                node.add_module(branch, _Node())
-            node = node._modules[branch]  # type: ignore[assignment]
-        if tensor.is_floating_point():
-            node.register_parameter(leaf, nn.Parameter(tensor))
-        else:
-            node.register_buffer(leaf, tensor)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # PyTorch is about to leave TorchScript behind
-        torch.jit.save(torch.jit.script(root), str(path))
-
-
 def write_json(content: Any, path: Path) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def write_huggingface(model: CLIPModel, folder: Path, kind: str = "safetensors") -> Path:
-    """Hugging Face's layout: weights as ``safetensors``, ``bin`` or ``shards``, with both configuration files."""
+def write_tokenizer(folder: Path) -> CLIPTokenizer:
+    """The files of CLIP's tokenizer on the hub, with a small vocabulary of letters and parts of words."""
+    vocabulary = {word: number for number, word in enumerate(_VOCABULARY)}
+    tokenizer = CLIPTokenizer(vocabulary, _MERGES)
+    tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(vocabulary, folder / "vocab.json")
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *(" ".join(pair) for pair in _MERGES)]) + "\n")
+    special = {"bos_token": START, "eos_token": END, "unk_token": END, "pad_token": END}
+    write_json(special, folder / "special_tokens_map.json")
+    settings = {"tokenizer_class": "CLIPTokenizer", "model_max_length": CONTEXT, "do_lower_case": True}
+    write_json(special | settings, folder / "tokenizer_config.json")
+    return tokenizer
+
+
+def write_huggingface(model: CLIPModel, folder: Path, kind: str = "safetensors", preprocessor: Any = None) -> Path:
+    """The layout of the hub: weights as ``safetensors``, ``bin`` or ``shards``, configuration, tokenizer, processor."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(
-        PREPROCESSOR | dict.fromkeys(("size", "crop_size"), model.config.vision_config.image_size),
-        folder / "preprocessor_config.json",
-    )
+    write_json(preprocessor or PREPROCESSOR, folder / "preprocessor_config.json")
+    write_tokenizer(folder)
     if kind == "bin":
         model.config.architectures = ["CLIPModel"]
         model.config.save_pretrained(folder)
@@ -220,17 +132,4 @@ def write_huggingface(model: CLIPModel, folder: Path, kind: str = "safetensors")
         torch.save(model.state_dict() | ids, folder / "pytorch_model.bin")
     else:
         model.save_pretrained(folder, max_shard_size="300KB" if kind == "shards" else "5GB")
-    return folder
-
-
-def write_open_clip(model: CLIPModel, folder: Path, kind: str = "safetensors", text_prefix: str = "") -> Path:
-    """open_clip's layout: ``safetensors`` or ``bin`` with open_clip_config.json."""
-    folder.mkdir(parents=True, exist_ok=True)
-    quick = model.config.vision_config.hidden_act == "quick_gelu"
-    write_json(make_open_clip_config(quick), folder / "open_clip_config.json")
-    state = rename_to_openai(model, text_prefix)
-    if kind == "safetensors":
-        save_file(state, folder / "open_clip_model.safetensors")
-    else:
-        torch.save(state, folder / "open_clip_pytorch_model.bin")
     return folder

@@ -23,9 +23,7 @@ from lmr.service.store.stored_types import Refusals, StoreError, Transaction
 from lmr.watch.settings import Thresholds, WatchSettings
 
 NAMES = [f"class {k}" for k in range(small_world.CLASSES)]
-CALM = WatchSettings(
-    every=3, thresholds=Thresholds(canary_agreement=0, canary_fall=9, drift=99, quiet=2, rest=2, doubt=99)
-)
+CALM = WatchSettings(every=3, thresholds=Thresholds(drift=99, quiet=2, rest=2, doubt=99))
 
 
 class Clock:
@@ -64,7 +62,7 @@ class FragileStore(SqliteStore):
 
 def make_method(spec: str = "lmr", rows: int = 4, watch: WatchSettings | None = CALM) -> lmr.Method:
     clip = small_world.make_classifier()
-    clip.logit_scale = 200.0  # so that it is sure of most images, and some become canaries
+    clip.logit_scale = 200.0  # so that it is sure of most images
     method = create(spec, clip, streams=rows)
     return method if watch is None else lmr.Watched(method, watch)
 
@@ -159,7 +157,7 @@ def read_tensors(method: lmr.Method) -> dict[str, Tensor]:
 
 
 def load_state(content: bytes, spec: str = "lmr") -> lmr.Method:
-    """The state in a file, in a method of one stream."""
-    method = make_method(spec, 1)
+    """The state in a file, in a method of one stream, without its labels."""
+    method = lmr.Labelled(make_method(spec, 1))
     method.restore(content)
-    return method
+    return method.method

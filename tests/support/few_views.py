@@ -6,15 +6,15 @@ from typing import Any
 
 import lmr
 import small_world
-from lmr.core.method import list_arguments
 from lmr.core.registry import split_address
-from lmr.core.spec import parse_spec
+from lmr.core.spec import list_arguments, parse_spec
 
 KEEP_IMAGES = ("cliptta", "rotta")  # in their state, which needs the shape of an image
 FEW = {"views": 3, "prompts": 3, "steps": 2, "rounds": 1, "inner": 1, "every": 8}
 OWN = {
     "steady": {"prior": "uniform"},  # adapts from the first image on, where it would wait for a change
     "memo": {"views": 2},  # each is made of several operations
+    "subtta": {"rank": 2, "drop_first": False},  # the directions of the small world
 }
 
 

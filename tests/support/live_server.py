@@ -18,7 +18,7 @@ from lmr.watch.watched import Watched
 
 @contextmanager
 def run_live_server(
-    names: Sequence[str], model: str = "pocket", settings: ServiceSettings | None = None, token: str | None = None
+    names: Sequence[str], model: str = "photo", settings: ServiceSettings | None = None, token: str | None = None
 ) -> Iterator[str]:
     """The address of a service of this model and these classes, with states in memory."""
     settings = settings or ServiceSettings(resident=8)

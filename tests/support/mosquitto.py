@@ -18,19 +18,25 @@ from paho.mqtt.client import CallbackAPIVersion, Client
 from lmr.service.network import find_free_port
 
 PROGRAM = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
-needs_broker = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")
-_SETTLED = "test/settled"
+SETTLED = "test/settled"
 WAIT = 60.0  # seconds; against hanging alone
+
+
+def needs_broker(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that starts mosquitto."""
+    return pytest.mark.slow(pytest.mark.skipif(PROGRAM is None, reason="mosquitto is not installed")(test))
 
 
 class Broker:
     """mosquitto without persistence: what is retained ends with the process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str) -> None:
         self.port = find_free_port()
         self.url = f"mqtt://127.0.0.1:{self.port}"
         self._config = folder / "mosquitto.conf"
-        self._config.write_text(f"listener {self.port} 127.0.0.1\nallow_anonymous true\nuser root\n")
+        self._config.write_text(
+            f"listener {self.port} 127.0.0.1\nallow_anonymous true\nuser root\n" + "\n".join(options)
+        )
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -52,8 +58,8 @@ class Broker:
 
 
 @contextmanager
-def run_broker(folder: Path) -> Iterator[Broker]:
-    broker = Broker(folder)
+def run_broker(folder: Path, *options: str) -> Iterator[Broker]:
+    broker = Broker(folder, *options)
     broker.start()
     try:
         yield broker
@@ -70,8 +76,8 @@ class Subscriber:
         self._changed = threading.Condition()
         self.client = Client(CallbackAPIVersion.VERSION2)
         self.client.on_message = self._note
-        self.client.on_connect = lambda client, *_: client.subscribe([(topic, 1), (_SETTLED, 1)])
-        self.client.on_subscribe = lambda client, *_: client.publish(_SETTLED, "", qos=1)
+        self.client.on_connect = lambda client, *_: client.subscribe([(topic, 1), (SETTLED, 1)])
+        self.client.on_subscribe = lambda client, *_: client.publish(SETTLED, "", qos=1)
         self.client.connect("127.0.0.1", broker.port)
         self.client.loop_start()
 
@@ -88,7 +94,7 @@ class Subscriber:
 
     def __enter__(self) -> Subscriber:
         """Wait until all retained messages are here."""
-        self.wait_for(lambda last: _SETTLED in last)
+        self.wait_for(lambda last: SETTLED in last)
         return self
 
     def __exit__(self, *_: object) -> None:

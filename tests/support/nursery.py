@@ -49,7 +49,7 @@ for number, file in enumerate(files):
     os.close(file)
 os.chdir(asked["folder"])
 signal.signal(signal.SIGINT, signal.default_int_handler)
-embedded.ASSETS = Path(asked["models"])
+embedded.PHOTO = Path(asked["photo"])
 sys.argv = ["-c", *asked["words"]]
 exec(compile(asked["code"], "<nursery>", "exec"), {"__name__": "__main__"})
 """
@@ -98,7 +98,7 @@ class Program:
             if number == 1 and stdout is not None:
                 os.close(ends[-1])
                 ends[-1] = os.dup(stdout)
-        asked = {"code": code, "words": words, "folder": os.getcwd(), "models": str(embedded.ASSETS)}
+        asked = {"code": code, "words": words, "folder": os.getcwd(), "photo": str(embedded.PHOTO)}
         self.pid = int(open_nursery().ask(asked, ends))
         for end in ends:
             os.close(end)

@@ -23,15 +23,13 @@ from lmr.core.state import read_state
 from lmr.data.dataset import CLEAN
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
-from lmr.data.pocket_world import CLASSES, draw
 from nursery import Program
 
-LABELS = list(CLASSES[:12])
+LABELS = ["apple", "aquarium fish", *read_list("cifar10")]
 TEXT = ",".join(LABELS)
-# Runs adapt from their first image on, so that each one depends on its state. An option that is given again later
-# replaces these.
-DRAWINGS = ("--model", "pocket", "--method", "lmr")
-CLASS_NAMES = {"pocket": LABELS, "photo": list(read_list("cifar10"))}
+# Runs adapt from their first image on, so that each one depends on its state, and in one pass. An option that is given
+# again later replaces these.
+USUAL = ("--model", "photo", "--method", "lmr", "--passes", "1")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals, limits or locks")
 
 
@@ -40,19 +38,18 @@ class Crash(BaseException):
 
 
 def predict_images(sources: Any, labels: Any, **options: Any) -> PredictSummary:
-    """The function of the package, on drawings and with LMR unless something else is named."""
-    usual = {"model": "pocket", "method": "lmr"}
+    """The function of the package, on photographs and with LMR unless something else is named."""
+    usual = {"model": "photo", "method": "lmr", "passes": 1}
     return run_file.predict_images(sources, PredictOptions(labels=labels, **usual | options))
 
 
-def draw_arrays(numbers: range, model: str = "pocket") -> Any:
-    """Pictures that a model was made for."""
-    return draw(numbers)[0] if model == "pocket" else Photographs().read(CLEAN, 0, numbers)
+def draw_arrays(numbers: range) -> Any:
+    return Photographs().read(CLEAN, 0, numbers)
 
 
-def draw_pictures(folder: Path, numbers: range, model: str = "pocket") -> Path:
+def draw_pictures(folder: Path, numbers: range) -> Path:
     folder.mkdir(exist_ok=True)
-    for number, pixels in zip(numbers, draw_arrays(numbers, model), strict=True):
+    for number, pixels in zip(numbers, draw_arrays(numbers), strict=True):
         Image.fromarray(pixels).save(folder / f"img{number}.png")
     return folder
 
@@ -80,9 +77,9 @@ def photograph(folder: Path) -> dict[str, bytes]:
 
 
 def run_here(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """The program in this process, on drawings unless another model is named: exit code, standard output and error."""
+    """The program in this process, with LMR unless another method is named: exit code, standard output and error."""
     capsys.readouterr()
-    code = main(["predict", *DRAWINGS, *words])
+    code = main(["predict", *USUAL, *words])
     said = capsys.readouterr()
     return code, said.out, said.err
 
@@ -144,7 +141,7 @@ def prepare(here: Path) -> list[str]:
     draw_pictures(here / "a", range(6))
     words = ["a", "--labels", TEXT, "--batch-size", "2", "--out", "o.jsonl"]
     with crash_at(lmr.Method, "step", 3, "before"), pytest.raises(Crash):
-        main(["predict", *DRAWINGS, *words])
+        main(["predict", *USUAL, *words])
     return words
 
 

@@ -63,7 +63,7 @@ def make_task_rows(tasks: Iterable[Task]) -> list[Row]:
         make_row(
             task.entry.label, task.entry.spec, task.domain, 0.3 + place % 50 / 100, late_top_share=0.2,
             peak_mb=1.0, trainable=3.0, dataset=task.dataset, data_digest=task.data_digest, images=task.images,
-            backbone={"name": task.backbone, "weights": task.weights, "dtype": task.dtype}, seed=task.order.seed,
+            backbone={"name": task.backbone, "weights": task.weights, "dtype": task.dtype}, seed=task.seed,
             batch_size=task.batch_size, severity=task.severity or 5, prompts=task.prompt_facts,
         )
         for place, task in enumerate(tasks)
@@ -126,7 +126,7 @@ def write_runs(folder: Path, rows: list[Row], samples: bool = True) -> Path:
     return folder
 
 
-def make_world(dataset: str = "pocket-c", **changes: Any) -> list[Row]:
+def make_world(dataset: str = "photo-c", **changes: Any) -> list[Row]:
     """Rows for every table and figure, made up: nine methods, parts, sweeps, severities, clean pictures."""
     fields: Mapping[str, Any] = {"dataset": dataset, "images": 1000, **changes}
     base = "cifar100-c"

@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from lmr.core.answer import Answer
 from lmr.core.method import Method
 from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.requests import ImageResult, StepAnswer, StepRequest, StreamAction, UnknownStream
+from lmr.service.engine.requests import StepAnswer, StepRequest, StreamAction, UnknownStream
 from lmr.service.engine.status import Changes, Overview, ServiceEvent, StreamDetail, StreamStatus
 from lmr.service.settings import ServiceSettings
 
@@ -71,8 +72,8 @@ class ScriptedEngine(Engine):
 
     def answer(self, request: StepRequest) -> StepAnswer:
         top = tuple((name, 0.9 if place == 0 else 0.1) for place, name in enumerate(self.names))[: request.top]
-        errors = {place: ImageResult(error=message) for place, message in request.errors.items()}
-        result = ImageResult(*top[0], top)
+        errors = {place: Answer(error=message) for place, message in request.errors.items()}
+        result = Answer(*top[0], top=top)
         if request.compare:
             result = replace(result, frozen=self.names[1], frozen_top=((self.names[1], 0.6), (self.names[0], 0.4)))
         answers = tuple(errors.get(place, result) for place in range(request.sent))
@@ -99,6 +100,9 @@ class ScriptedEngine(Engine):
     def list_streams(self, after: str = "", limit: int = 100) -> list[StreamStatus]:
         names = sorted(name for name in self.statuses if name > after)[:limit]
         return [self.statuses[name] for name in names]
+
+    def list_estimated(self, limit: int) -> list[StreamStatus]:
+        return [status for status in self.statuses.values() if status.estimated_labels][:limit]
 
     def read_overview(self) -> Overview:
         return self.overview

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 import lmr
+from pocket import load_pocket
 
 
 def check_seed(template: str, size: int, folder: Path) -> None:
@@ -14,7 +15,7 @@ def check_seed(template: str, size: int, folder: Path) -> None:
 
     ``template`` is the spec of a method without its closing bracket; ``size`` is the number of images in a batch.
     """
-    clip = lmr.load("pocket").classifier(["red ring", "blue star", "green heart"])
+    clip = load_pocket().classifier(["red ring", "blue star", "green heart"])
     images = torch.randn(24, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     ends = []
     for seed in (0, 0, 1):

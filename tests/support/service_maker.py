@@ -6,31 +6,27 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 
 import httpx
 from PIL import Image
 
 import lmr
-from lmr.models import Backbone
 from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
 from lmr.service.app.service import LiveService
 from lmr.service.settings import ServiceSettings
+from pocket import load_pocket
 from scripted_engine import ScriptedEngine
 
 NAMES = ["red ring", "blue star", "green heart"]
 TIMEOUT = 60.0  # seconds; against hanging alone
 
 
-@cache
-def load_pocket() -> Backbone:
-    return lmr.load("pocket")
-
-
 def make_file(kind: str = "JPEG", size: tuple[int, int] = (40, 30), colour: str = "red") -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", size, colour).save(file, kind)
+    """Return an image with something in it: without, it would be no picture."""
+    file, image = io.BytesIO(), Image.new("RGB", size, colour)
+    image.paste("gray", (0, 0, size[0] // 8, size[1] // 8))
+    image.save(file, kind)
     return file.getvalue()
 
 

@@ -10,8 +10,6 @@ from PIL import Image
 
 from lmr.data.dataset import Dataset
 
-SHARED = Path(__file__).parents[2].parent / "shared" / "data"  # real images, where the machine has them
-
 
 class FakeSet(Dataset):
     """Images of one pixel that say where they come from: [domain, index // 256, index % 256]."""

@@ -1,4 +1,4 @@
-"""Small SigLIP models with random weights and tokenizers of their own, saved as transformers saves them."""
+"""Small SigLIP models with random weights and tokenizers of their own, in the layout of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any
 
 import sentencepiece
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-from transformers import SiglipConfig, SiglipModel, SiglipTokenizer
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from transformers import SiglipConfig, SiglipModel
 
 SIDE, PATCH, WIDTH, HEADS, CONTEXT = 32, 8, 32, 2, 12
 WORDS = ("cat", "dog", "bird", "house", "table", "red", "blue", "star", "ring", "on", "the", "left", "of", "a", "photo")
@@ -53,7 +52,7 @@ def make_siglip(vocabulary: int, **vision: Any) -> SiglipModel:
 
 
 def save_siglip(folder: Path, **vision: Any) -> SiglipModel:
-    """Write a whole SigLIP folder, with a sentencepiece tokenizer as SigLIP has it, and return the model."""
+    """Write a whole folder as google/siglip-base-patch16-224 has it, and return the model."""
     folder.mkdir(parents=True, exist_ok=True)
     corpus = [f"a photo of a {one} {other}" for one in WORDS for other in WORDS]
     sentencepiece.SentencePieceTrainer.train(
@@ -68,34 +67,62 @@ def save_siglip(folder: Path, **vision: Any) -> SiglipModel:
         minloglevel=2,
     )
     (folder / "spiece.vocab").unlink()
-    tokenizer = SiglipTokenizer(str(folder / "spiece.model"), model_max_length=CONTEXT)
-    tokenizer.save_pretrained(folder)
-    return _save(folder, len(tokenizer), resample=3, **vision)
+    special = {"eos_token": "</s>", "pad_token": "</s>", "unk_token": "<unk>"}
+    settings = {"do_lower_case": True, "tokenizer_class": "SiglipTokenizer", "model_input_names": ["input_ids"]}
+    pieces = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model")).get_piece_size()
+    return _save(folder, pieces, special, settings, resample=3, **vision)
 
 
 def save_siglip2(folder: Path) -> SiglipModel:
-    """The same with a fast tokenizer that keeps capitals and bilinear images, as SigLIP 2 has them."""
+    """The same as google/siglip2-base-patch16-224 has it: Gemma's tokenizer, which keeps capitals; bilinear images."""
     folder.mkdir(parents=True, exist_ok=True)
-    words = ["<pad>", "<eos>", "<bos>", "<unk>", *WORDS, *(word.capitalize() for word in WORDS)]
-    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>", "unk_token": "<unk>"}
+    merges = [("o", "f"), ("c", "a"), ("ca", "t"), ("r", "e"), ("re", "d"), ("▁", "a"), ("▁", "of"),
+              ("p", "h"), ("o", "t"), ("ph", "ot"), ("phot", "o"), ("▁", "photo"), ("t", "h"), ("th", "e"),
+              ("▁", "the")]  # fmt: skip
+    letters = "▁.,!abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    words = [*special.values(), *letters, *map("".join, merges)]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.post_processor = processors.TemplateProcessing(single="$A <eos>", special_tokens=[("<eos>", 1)])
+    tokenizer.add_special_tokens(list(special.values()))
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": "<pad>",
-        "eos_token": "<eos>",
-        "unk_token": "<unk>",
+        "add_bos_token": False,
+        "add_eos_token": True,
+        "tokenizer_class": "GemmaTokenizer",
+        "processor_class": "SiglipProcessor",
         "padding_side": "right",
-        "model_max_length": CONTEXT,
+        "model_input_names": ["input_ids"],
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    return _save(folder, len(words), resample=2)
+    return _save(folder, len(words), special, settings, resample=2)
 
 
-def _save(folder: Path, vocabulary: int, resample: int, **vision: Any) -> SiglipModel:
-    SiglipImageProcessorPil(size={"height": SIDE, "width": SIDE}, resample=resample).save_pretrained(folder)
+def _save(
+    folder: Path, vocabulary: int, special: dict[str, Any], settings: dict[str, Any], resample: int, **vision: Any
+) -> SiglipModel:
+    processor = {
+        "do_normalize": True,
+        "do_rescale": True,
+        "do_resize": True,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_processor_type": "SiglipImageProcessor",
+        "image_std": [0.5, 0.5, 0.5],
+        "processor_class": "SiglipProcessor",
+        "resample": resample,
+        "rescale_factor": 1 / 255,
+        "size": {"height": SIDE, "width": SIDE},
+    }
+    files = {
+        "preprocessor_config": processor,
+        "special_tokens_map": special,
+        "tokenizer_config": special | settings | {"model_max_length": CONTEXT},
+    }
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
     model = make_siglip(vocabulary, **vision)
     model.save_pretrained(folder)
     return model

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import lmr_reference as book
-from lmr.methods.steady import BLOCK, CLEAR, FAR, LOOK, MEMORY, NEAR, PATIENCE, STEP, VARIANCES
+from lmr.methods.steady import ALARM, ALLOWED, BLOCK, FAR, LOOK, MEMORY, PATIENCE, STEP, VARIANCES
 
 Plane = list[list[float]]
 
@@ -107,16 +107,16 @@ class SteadyReference(book.Reference):
         self.own = self.norms  # of the tower, before any step
         self.given = self.prior != "history"
         self.adapting = self.given
-        self.counted = [0.0] * self.classes  # labels of quiet images
-        self.labels = [0.0] * self.classes  # labels of a domain that is not judged yet
+        self.looking = False  # is the stream drifted still?
+        self.certain = [0.0] * self.classes  # labels of quiet images
+        self.doubtful = [0.0] * self.classes  # those seen since there was last no evidence of a fall
+        self.clear: list[tuple[float, int, float]] = []  # weight, label and clarity of each quiet image
+        self.fall = self.rise = 0.0
         self.last: list[float] | None = None
-        self.recent, self.key, self.quiet = ([0.0] * len(VARIANCES) for _ in range(3))
-        self.looked = self.clarity = 0.0
-        self.usual: float | None = None  # clarity on quiet images
         self.log: list[tuple[int, str]] = []
         self.passed = False  # the gate, by the last image that was learnt from
         self.slack = math.inf  # how near a decision came to its border
-        self.clear_block()
+        self.block: list[tuple[float, float, int, list[float]]] = []
         self.begin_domain()
 
     def read_shares(self) -> list[float]:
@@ -129,7 +129,8 @@ class SteadyReference(book.Reference):
         self.mass = [1 / self.classes] * self.classes
         self.bias = [0.0] * self.classes
         self.running = None
-        self.age = 0.0
+        self.age = self.looked = 0.0
+        self.recent, self.key = ([0.0] * len(VARIANCES) for _ in range(2))
         self.clear_sums()
 
     def clear_sums(self) -> None:
@@ -138,13 +139,10 @@ class SteadyReference(book.Reference):
         self.gained = [0.0] * self.classes
         self.answers = [0.0] * self.classes
 
-    def clear_block(self) -> None:
-        self.block_new = self.block_clarity = 0.0
-        self.block_signs = [0.0] * len(VARIANCES)
-
-    @property
-    def looking(self) -> bool:
-        return self.looked < LOOK
+    def list_block(self) -> list[list[float]]:
+        """The images since the last decision, in as many rows as a block has."""
+        rows = [[novelty, clarity, float(label), *signs] for novelty, clarity, label, signs in self.block]
+        return rows + [[0.0] * (3 + len(VARIANCES))] * (BLOCK - len(rows))
 
     def step(self, images: Tensor) -> Tensor:
         return torch.tensor([self.see(image) for image in images], dtype=torch.float64)
@@ -158,14 +156,11 @@ class SteadyReference(book.Reference):
         self.last = signs
         logits = self.learn(image, novelty) if self.adapting else self.score(image[None], self.own)[0].tolist()
         label = max(range(self.classes), key=lambda c: logits[c])
-        if self.looking:
-            self.labels[label] += novelty
-        elif not self.adapting:
-            self.counted[label] += novelty
+        if not self.adapting and not self.looking:
+            self.doubtful[label] += novelty
         self.predicted[label] += 1
-        self.block_new += novelty
-        self.block_clarity += novelty * math.sqrt(vary([logits]))
-        self.block_signs = [a + novelty * b for a, b in zip(self.block_signs, signs, strict=True)]
+        clarity = 0.0 if self.adapting else max(logits) - average(logits)  # of the frozen model's answers alone
+        self.block.append((novelty, clarity, 0 if self.adapting else label, signs))
         self.images += 1
         if self.images % BLOCK == 0:
             self.end_block()
@@ -208,34 +203,76 @@ class SteadyReference(book.Reference):
 
     def end_block(self) -> None:
         """Eight images of the stream are over: perhaps take a step, and judge the domain."""
+        block, self.block = self.block, []
+        new = math.fsum(novelty for novelty, *_ in block)
         if self.adapting:
             self.take_step()
-        new = self.block_new
-        clarity = self.block_clarity / new if new else 0.0
-        signs = [value / new if new else 0.0 for value in self.block_signs]
-        self.clear_block()
-        if self.looking:
-            self.look(new, clarity, signs)
+            self.follow_pixels(block, new)
             return
-        self.recent = mix(self.recent, signs, new / LOOK)
-        if not self.adapting:
-            self.counted = [(1 - new / MEMORY) * count for count in self.counted]
-            assert self.usual is not None
-            self.usual += new / MEMORY * (clarity - self.usual)
-        distance = self.measure(self.key)
-        self.slack = min(self.slack, abs(distance - FAR))
-        if distance > FAR:
-            self.restart()
+        self.test_clarity(block, new)
+        if self.looking:
+            if self.fall > ALARM:
+                self.wake("drifted still")
+            elif self.fall == 0:
+                self.looking = False
+                self.begin_domain()
+                self.log.append((self.images, "quiet"))
+            return
+        fade = max(0.0, 1 - new / MEMORY)
+        if self.rise > ALARM:  # the images before were bad
+            self.rise = fade = 0.0
+            self.log.append((self.images, "clearer"))
+        self.clear += [(novelty, label, clarity) for novelty, clarity, label, _ in block]
+        self.clear = [(weight * fade, label, clarity) for weight, label, clarity in self.clear]
+        self.certain, self.doubtful = ([fade * n for n in counts] for counts in (self.certain, self.doubtful))
+        if self.fall == 0:
+            self.certain = [a + b for a, b in zip(self.certain, self.doubtful, strict=True)]
+            self.doubtful = [0.0] * self.classes
+        if self.fall > ALARM:
+            self.rise, self.doubtful = 0.0, [0.0] * self.classes
+            self.wake("drifted")
 
-    def look(self, new: float, clarity: float, signs: list[float]) -> None:
-        self.looked += new
-        part = new / self.looked if new else 0.0
-        self.key = mix(self.key, signs, part)
-        self.recent = self.key
-        self.clarity += part * (clarity - self.clarity)
-        self.slack = min(self.slack, abs(self.looked - LOOK))
-        if not self.looking and not self.given:
-            self.conclude()
+    def wake(self, word: str) -> None:
+        self.adapting, self.looking, self.fall = True, False, 0.0
+        self.log.append((self.images, word))
+
+    def test_clarity(self, block: Sequence[tuple[float, float, int, list[float]]], new: float) -> None:
+        """Sum up how much less clear new images are than quiet ones of their label, in deviations of quiet ones."""
+        weight = math.fsum(w for w, *_ in self.clear)
+        self.slack = min(self.slack, abs(weight - LOOK))
+        if weight < LOOK:
+            self.fall = self.rise = 0.0
+            return
+        mean = math.fsum(w * clarity for w, _, clarity in self.clear) / weight
+        deviation = math.sqrt(math.fsum(w * (clarity - mean) ** 2 for w, _, clarity in self.clear) / weight)
+        lower = 0.0
+        for novelty, clarity, label, _ in block:
+            own = [(w, value) for w, name, value in self.clear if name == label] + [(LOOK, mean)]
+            usual = math.fsum(w * value for w, value in own) / math.fsum(w for w, _ in own)
+            lower += novelty * (usual - clarity) / deviation
+        fall, rise = self.fall + lower - ALLOWED * new, self.rise - lower - ALLOWED * new
+        self.fall, self.rise = max(0.0, fall), 0.0 if self.looking else max(0.0, rise)
+        borders = [fall - ALARM, rise - ALARM, *([fall] if self.looking else [])]
+        self.slack = min(self.slack, *map(abs, borders))
+
+    def follow_pixels(self, block: Sequence[tuple[float, float, int, list[float]]], new: float) -> None:
+        """Ask the frozen model again, if the pixels of a drifted stream have changed or it has drifted for long."""
+        signs = [math.fsum(w * row[k] for w, *_, row in block) / (new or 1.0) for k in range(len(VARIANCES))]
+        if self.looked < LOOK:
+            self.looked += new
+            self.slack = min(self.slack, abs(self.looked - LOOK))
+            self.key = mix(self.key, signs, new / self.looked if new else 0.0)
+            self.recent, distance = self.key, 0.0
+        else:
+            self.recent = mix(self.recent, signs, min(1.0, new / LOOK))
+            distance = max((a - b) ** 2 / v for a, b, v in zip(self.recent, self.key, VARIANCES, strict=True))
+            self.slack = min(self.slack, abs(distance - FAR))
+        again = not self.given and int(self.age / MEMORY) > int((self.age - new) / MEMORY)
+        if distance > FAR:
+            self.begin_domain()
+        if distance > FAR or again:
+            self.adapting, self.looking, self.fall = self.given, not self.given, 0.0 if self.given else ALARM / 2
+            self.log.append((self.images, "changed" if distance > FAR else "asked"))
 
     def take_step(self) -> None:
         enough = max(float(STEP), self.age / PATIENCE)
@@ -246,38 +283,7 @@ class SteadyReference(book.Reference):
             self.update([g / (self.weight + self.eps) for g in self.gradient])
         if not self.given:
             pseudo = 8 / self.classes
-            self.shares = [(count + pseudo) / (sum(self.counted) + 8) for count in self.counted]
+            self.shares = [(count + pseudo) / (sum(self.certain) + 8) for count in self.certain]
         self.drive([value / self.fresh for value in self.answers], self.mu)
         self.mass = [a + b for a, b in zip(self.mass, self.gained, strict=True)]
         self.clear_sums()
-
-    def measure(self, key: Sequence[float]) -> float:
-        """The distance of recent images from a key: that of the statistic which is farthest."""
-        return max((a - b) ** 2 / v for a, b, v in zip(self.recent, key, VARIANCES, strict=True))
-
-    def restart(self) -> None:
-        """The domain has changed."""
-        back = self.adapting and self.usual is not None and self.measure(self.quiet) < NEAR
-        self.begin_domain()
-        self.adapting = self.given
-        self.labels = [0.0] * self.classes
-        self.clarity = 0.0
-        if back:
-            self.key = self.quiet
-        else:
-            self.looked, self.key = 0.0, [0.0] * len(VARIANCES)
-        self.log.append((self.images, "back" if back else "changed"))
-
-    def conclude(self) -> None:
-        """The frozen model has seen enough of a new domain: is it quiet?"""
-        usual = self.usual or 0.0
-        self.slack = min(self.slack, abs(self.clarity - CLEAR * usual))
-        if self.clarity >= CLEAR * usual:
-            clearer = CLEAR * self.clarity > usual
-            self.counted = [a + (0.0 if clearer else b) for a, b in zip(self.labels, self.counted, strict=True)]
-            self.quiet, self.usual = self.key, self.clarity
-            self.log.append((self.images, "clearer" if clearer else "quiet"))
-        else:
-            self.adapting = True
-            self.log.append((self.images, "drifted"))
-        self.labels = [0.0] * self.classes

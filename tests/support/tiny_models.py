@@ -1,4 +1,4 @@
-"""The embedded models in a tiny size, for tests in which a model must be whole but need not be good."""
+"""The models pocket and photo in a tiny size, for tests in which a model must be whole but need not be good."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from torch import Tensor
 
 import lmr
 from lmr.core.classifier import leave_inference_mode
-from lmr.data.pocket_world import draw
-from lmr.models.embedded import ASSETS, Embedded, EmbeddedConfig, EmbeddedTowers
+from lmr.models.embedded import PHOTO, Embedded, EmbeddedConfig, EmbeddedTowers
+from pocket import POCKET, draw
 
 SIZES = {"width": 16, "depth": 2, "heads": 2, "text_width": 16, "text_depth": 1, "text_heads": 2, "features": 16}
+FILES = {"pocket": POCKET, "photo": PHOTO}
 PATCHES = {"pocket": {"patch": 16}, "photo": {"stem": (4, 8, 8)}}  # a patch layer, or the channels of a stem
 SEEDS = {"pocket": 6, "photo": 1}  # whose answers are neither all of one class nor all certain
 FACTORS = {"conv.weight": 2.0, "qkv.weight": 3.0, "out.weight": 3.0, "patches.weight": 3.0}  # what differs, louder
@@ -29,7 +30,7 @@ FACTORS |= {"class_token": 0.1, "words.weight": 50.0}
 @functools.cache
 def make_file(name: str) -> bytes:
     """Random weights with the words of the real model; its answers have many classes and are more or less certain."""
-    with safe_open(str(ASSETS / f"{name}.safetensors"), framework="pt") as file:
+    with safe_open(str(FILES[name]), framework="pt") as file:
         written = dict(file.metadata())
     config = replace(EmbeddedConfig(**json.loads(written["config"])), **SIZES | PATCHES[name])
     with torch.random.fork_rng():
@@ -43,11 +44,11 @@ def make_file(name: str) -> bytes:
 
 
 def load_tiny(name: str = "pocket") -> lmr.Backbone:
-    """As lmr.load; every call gives a model of its own."""
+    """Every call gives a model of its own."""
     with tempfile.NamedTemporaryFile() as file, leave_inference_mode():
         file.write(make_file(name))
         file.flush()
-        return Embedded(name, Path(file.name))
+        return Embedded(Path(file.name))
 
 
 def draw_batches(sizes: Sequence[int], seed: int = 3) -> list[Tensor]:

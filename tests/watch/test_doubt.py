@@ -63,7 +63,7 @@ def test_only_answers_that_leave_a_true_majority_are_an_alarm(kind: str) -> None
     if kind == "majority":
         assert gain < -0.005
         (noticed, level, alarms), (acted, after, _) = events[:2]
-        assert (level, alarms, after) == (Level.WATCH, ["doubt"], Level.RESET)
+        assert (level, alarms, after) == (Level.SUSPECTED, ["doubt"], Level.RESET)
         assert noticed <= 4 * SETTINGS.thresholds.doubt_least + 8
         assert acted == noticed + SETTINGS.thresholds.confirm
     else:
@@ -106,7 +106,7 @@ def test_resumed_and_mixed_streams_raise_it_as_one_alone(tmp_path: Path) -> None
     alone = lmr.Watched(lmr.create("lmr(preset='auto')", clip), SETTINGS)
     for _ in watch(alone, one):
         pass
-    assert [event.after for event in alone.events] == [Level.WATCH, Level.RESET]
+    assert [event.after for event in alone.events] == [Level.SUSPECTED, Level.RESET]
     mixed = lmr.Watched(lmr.create("lmr(preset='auto')", clip, streams=2), SETTINGS)
     for first in range(0, 256, 8):
         if first in (120, 160):  # before the alarm is raised, and between it and the action

@@ -17,8 +17,8 @@ def test_spec_makes_the_same_settings() -> None:
     assert read_watch("report") == WatchSettings("report")
     assert read_watch("off") is None
     assert read_watch(WatchSettings().spec) == WatchSettings()
-    assert read_watch("watch(every=8, canaries=16, canary_agreement=0.5)") == WatchSettings(
-        every=8, canaries=16, thresholds=Thresholds(canary_agreement=0.5)
+    assert read_watch("watch(every=8, snapshots=2, spread=0.5)") == WatchSettings(
+        every=8, snapshots=2, thresholds=Thresholds(spread=0.5)
     )
 
 

@@ -15,7 +15,7 @@ from lmr.watch.signals import Signals, Tally, add_images, effective_number, find
 
 CLASSES, MEMORY = 4, 8
 Compared = tuple[int, int, float, float, float]  # labels and entropies, adapted and frozen, and how sure
-WELL = Signals(100, 0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.01, 1.0)
+WELL = Signals(100, 0, 1.0, 0.0, 1.0, 1.0, 0.01, 1.0)
 IMAGES = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 1.5), st.floats(0, 1.5), st.floats(0.01, 1)),
     min_size=1,
@@ -71,7 +71,7 @@ def tally_in_parts(images: list[Compared], part: int) -> Tally:
 def test_signals_are_their_definition_however_the_images_are_batched(images: list[Compared], part: int) -> None:
     tally = tally_in_parts(images, part)
     assert tally.compared == len(images)
-    found = dataclasses.asdict(measure(tally, 0, (), None))
+    found = dataclasses.asdict(measure(tally, 0, None))
     for key, value in compute_plainly(images).items():
         assert found[key] == pytest.approx(value, abs=1e-9), key
 
@@ -89,31 +89,9 @@ def test_effective_number_counts_equal_shares() -> None:
 
 
 def test_nothing_is_known_before_the_first_image() -> None:
-    signals = measure(Tally.begin(CLASSES), 0, (), math.nan)
-    assert signals == Signals(0, 0, None, None, None, None, None, None, None, None)
-    assert find_alarms(signals, Thresholds(), 10, 0) == ()
-
-
-def test_canaries_fall_is_the_difference_of_two_means() -> None:
-    history = (1.0, 0.9, 0.9, 1.0, 1.0, 0.9, 0.9, 0.8, 0.9, 0.9)
-    signals = measure(Tally.begin(CLASSES), 0, history, None)
-    assert signals.canaries == 0.9
-    assert signals.canary_fall == pytest.approx(0.96 - 0.88)
-    assert measure(Tally.begin(CLASSES), 0, history[1:], None).canary_fall is None
-    assert measure(Tally.begin(CLASSES), 0, (0.9, 0.8), None, 0.95).canary_fall == pytest.approx(0.95 - 0.85)
-    assert measure(Tally.begin(CLASSES), 0, (), None, 0.95).canary_fall is None
-
-
-@pytest.mark.parametrize("count", [8, 10, 20, 29, 32])
-def test_one_or_two_canaries_that_change_are_no_alarm(count: int) -> None:
-    limits = Thresholds(canary_agreement=0)
-    for changed in range(5):
-        history = (1.0,) * 5 + ((count - changed) / count,) * 5
-        signals = dataclasses.replace(WELL, concentration=0.8)
-        signals = dataclasses.replace(signals, canary_fall=measure(Tally.begin(CLASSES), 0, history, None).canary_fall)
-        assert find_alarms(signals, limits, CLASSES, count) == (("canaries",) if changed > 2 else ())
-    signals = dataclasses.replace(WELL, canary_fall=0.09, concentration=0.8)
-    assert find_alarms(signals, Thresholds(canary_fall=0.1), CLASSES, 32) == ()
+    signals = measure(Tally.begin(CLASSES), 0, math.nan)
+    assert signals == Signals(0, 0, None, None, None, None, None, None)
+    assert find_alarms(signals, Thresholds(), 10) == ()
 
 
 SURE = {"sureness": 0.43, "sure_classes": 4.7, "sure_agreement": 0.86}
@@ -127,8 +105,6 @@ LOW = 0.2 * math.log(100) / math.log(1000)
         ({"concentration": 0.49, "top_share": 0.26}, "concentration"),
         ({"entropy": LOW - 0.001, "frozen_entropy": 3 * LOW + 0.001, "concentration": 0.89}, "entropy"),
         ({"entropy": 1.51, "frozen_entropy": 1.5, "compared": 32, **SURE}, "doubt"),
-        ({"canaries": 0.79, "concentration": 0.89}, "canaries"),
-        ({"canary_fall": 0.2, "concentration": 0.89}, "canaries"),
         ({"drift": 0.31, "steps": 1000}, "drift"),
         ({"drift": 0.61, "steps": 4000}, "drift"),
     ],
@@ -141,13 +117,11 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         entropy_ratio=3,
         doubt=1,
         doubt_sureness=0.36,
-        canary_agreement=0.8,
-        canary_fall=0.1,
         spread=0.9,
         drift=0.3,
     )
-    assert find_alarms(WELL, limits, 100, 32) == ()
-    assert find_alarms(dataclasses.replace(WELL, **change), limits, 100, 32) == (alarm,)
+    assert find_alarms(WELL, limits, 100) == ()
+    assert find_alarms(dataclasses.replace(WELL, **change), limits, 100) == (alarm,)
 
 
 @pytest.mark.parametrize(
@@ -168,18 +142,16 @@ def test_alarm_needs_its_threshold(change: dict[str, float], alarm: str) -> None
         {"drift": 0.74, "steps": 9000},  # and moves
         {"concentration": 0.1, "top_share": 0.9, "compared": 27},
         {"agreement": 0.0},
-        {"canaries": 0.0, "canary_fall": 0.9},  # a better model disagrees where the frozen one is sure and wrong
-        {"canaries": 0.0, "concentration": 0.8, "compared": 27},
     ],
 )
 def test_what_is_no_alarm(change: dict[str, float]) -> None:
-    assert find_alarms(dataclasses.replace(WELL, **change), Thresholds(), 100, 32) == ()
+    assert find_alarms(dataclasses.replace(WELL, **change), Thresholds(), 100) == ()
 
 
 def test_few_classes_are_fewer_where_there_are_few() -> None:
     def find(classes: int, number: float) -> tuple[str, ...]:
         doubtful = dataclasses.replace(WELL, entropy=0.2, frozen_entropy=0.1, **SURE | {"sure_classes": number})
-        return find_alarms(doubtful, Thresholds(), classes, 32)
+        return find_alarms(doubtful, Thresholds(), classes)
 
     assert [find(4, number) for number in (1.9, 2.1)] == [("doubt",), ()]
     assert [find(10, number) for number in (4.7, 4.8)] == [("doubt",), ()]

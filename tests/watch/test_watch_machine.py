@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from torch import Tensor
 
 import lmr
@@ -18,11 +18,8 @@ from lmr.watch.settings import Mode, Thresholds, WatchSettings
 
 CALM = WatchSettings(
     every=2,
-    canaries=8,
     snapshots=3,
-    thresholds=Thresholds(
-        concentration=0, entropy=0, canary_agreement=0, canary_fall=9, drift=1e9, quiet=2, rest=2, window=12
-    ),
+    thresholds=Thresholds(concentration=0, entropy=0, drift=1e9, quiet=2, rest=2, window=12),
 )
 LOUD = dataclasses.replace(
     CALM,
@@ -44,7 +41,6 @@ class WatchMachine(RuleBasedStateMachine):
         self.level = Level.OK
         self.changes = 0
         self.batch = 0
-        self.back: State | None = None  # what an undo must restore
 
     def take(self) -> State:
         state: State = self.watched.method.state_dict(1)["tensors"]
@@ -54,15 +50,13 @@ class WatchMachine(RuleBasedStateMachine):
     def now(self) -> Level:
         return self.watched.health[1]
 
-    def note(self, before: State, level: Level, *, happened: int) -> None:
-        """Check the events of a call that was to record so many, and remember what undoes it."""
+    def note(self, level: Level, *, happened: int) -> None:
+        """Check the events of a call that was to record so many."""
         new = [event for event in self.watched.events if event.stream == 1][self.changes :]
         assert len(new) == happened
         for event in new:
             assert event.before is level
             level = event.after
-            if event.action != "none" and (self.back is None or not same(before, self.take())):
-                self.back = before
         assert level is self.now
         self.changes += happened
         self.level = self.now
@@ -100,24 +94,24 @@ class WatchMachine(RuleBasedStateMachine):
         if not adapted:
             assert torch.equal(answer.logits, plain)
             assert acted or same(before, self.take())
-        if level in (Level.PAUSED, Level.QUARANTINED):
+        if level is Level.PAUSED:
             assert not events
         if mode == "report":
             assert not acted
-            assert not level.rests or self.now in (level, Level.WATCH)
-        if adapted:  # what is undone is the state after the step and before the action
+            assert not level.rests or self.now in (level, Level.SUSPECTED)
+        if adapted:  # the state is that of the method alone, unless the watch acted
             self.plain.load_state_dict(before_all)
             self.plain.step(images, [1] * count)
             before = self.plain.state_dict(1)["tensors"]
             assert acted or same(before, self.take())
-        self.note(before, level, happened=len(events))
+        self.note(level, happened=len(events))
 
     @rule()
     def pause(self) -> None:
         level, before = self.now, self.take()
         self.watched.pause(1)
         assert same(before, self.take())
-        self.note(before, level, happened=int(level is not Level.PAUSED))
+        self.note(level, happened=int(level is not Level.PAUSED))
         assert self.now is Level.PAUSED
 
     @rule()
@@ -127,10 +121,11 @@ class WatchMachine(RuleBasedStateMachine):
             with pytest.raises(lmr.LmrError, match="adapts already"):
                 self.watched.resume(1)
             return
+        failed = level.rests or bool(self.watched.watches[1].health.rollbacks)
         self.watched.resume(1)
         assert same(before, self.take())
-        self.note(before, level, happened=1)
-        assert self.now is Level.WATCH
+        self.note(level, happened=1)
+        assert self.now is (Level.SUSPECTED if failed else Level.OK)
 
     @rule(paused=st.booleans())
     def roll_back(self, paused: bool) -> None:
@@ -144,39 +139,16 @@ class WatchMachine(RuleBasedStateMachine):
             return
         self.watched.rollback(1)
         assert same(older[-1].tensors, self.take())
-        self.note(before, level, happened=1)
+        self.note(level, happened=1)
         assert self.now is (Level.PAUSED if level is Level.PAUSED else Level.ROLLED_BACK)
 
     @rule()
     def reset(self) -> None:
-        level, before, watch = self.now, self.take(), self.watched.watches[1]
+        level = self.now
         self.watched.reset(1)
         assert same(self.start, self.take())
-        at_start = watch.health.step == 0 and not watch.events and same(before, self.start)
-        self.note(before, level, happened=int(not at_start))
+        self.note(level, happened=1)
         assert self.now is (Level.PAUSED if level is Level.PAUSED else Level.OK)
-
-    @precondition(lambda self: self.back is not None)
-    @rule()
-    def undo(self) -> None:
-        level, before, kept = self.now, self.take(), self.watched.watches[1].snapshots
-        undo = self.watched.watches[1].undo
-        assert undo is not None
-        self.watched.undo(1)
-        assert same(self.back, self.take())
-        assert self.watched.watches[1].snapshots == undo.snapshots
-        self.note(before, level, happened=1)
-        assert self.now is (Level.PAUSED if level is Level.PAUSED else undo.health.level)
-        now = self.watched.watches[1].undo
-        assert now is not None
-        assert now.snapshots == kept
-        self.back = before
-
-    @precondition(lambda self: self.back is None)
-    @rule()
-    def have_nothing_to_undo(self) -> None:
-        with pytest.raises(lmr.LmrError, match="nothing to undo"):
-            self.watched.undo(1)
 
     @rule()
     def save_and_load(self) -> None:
@@ -196,9 +168,6 @@ class WatchMachine(RuleBasedStateMachine):
         steps = [one.step for one in watch.snapshots]
         assert steps == sorted(set(steps))
         assert len(steps) <= CALM.snapshots
-        assert (watch.undo is None) == (self.back is None)
-        for one in watch.snapshots:
-            assert same(one.tensors, watch.all_snapshots[one.step].tensors)
         own = [event for event in watch.events if not event.operator]
         assert sum(watch.counts.values()) == len(own)
         assert watch.first == (own[0].step if own else None)
@@ -209,8 +178,8 @@ class WatchMachine(RuleBasedStateMachine):
         assert same(alone["tensors"], self.untouched["tensors"])
 
 
-def same(one: State | None, other: State) -> bool:
-    return one is not None and one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+def same(one: State, other: State) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
 TestWatchMachine = WatchMachine.TestCase

@@ -1,125 +1,318 @@
-"""``lmr check``: is the adapted model more accurate than the frozen one on a folder of labelled images?
+"""``lmr check``: which setting of ``lmr predict`` is the most accurate on a folder of labelled images?
 
-The images are answered twice, class by class as the files are listed, and shuffled. The watch compares every image with
-the frozen model and changes nothing, so that both models have answered the same images.
+All settings answer the images side by side, in the order of the file names or times, so that each image is opened once
+in a pass, and the frozen model encodes it once. Twenty labels teach; the other ones judge.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from lmr.apps.model_options import read_names
-from lmr.apps.options import AnyPath
-from lmr.apps.predict.options import PredictOptions
+from lmr.apps.model_options import add_prior, create_suited, read_names, takes_shares
+from lmr.apps.options import DEFAULT_MODEL, AnyPath
+from lmr.apps.predict.options import CheckOptions, PredictOptions
 from lmr.apps.predict.results import ImageAnswer
-from lmr.apps.predict.run import Labeller
+from lmr.apps.predict.run import BATCHES_AHEAD, WORKERS, Labeller
+from lmr.apps.predict.verdict import write_command
+from lmr.apps.truth import read_truth
 from lmr.bench.table import format_table
 from lmr.core.errors import LmrError
+from lmr.core.functional.offset import Estimate, learn_offset
+from lmr.core.method import Method
+from lmr.core.progress import show_progress
+from lmr.core.registry import expand_methods, find_addressed
+from lmr.core.remembered import Remembered
 from lmr.data.labelled import Labelled, list_labelled
 from lmr.data.streams import shuffle_places
-from lmr.report.statistics import Difference, bootstrap_difference
+from lmr.images.ahead import ReadAhead
+from lmr.images.files import list_images, make_sort_key
+from lmr.images.sources import iterate_images
+from lmr.report.statistics import Difference, measure_difference
 
-_WATCH = "watch(mode='report', every=1)"
+NONE = -1  # the label of an image without one
+TAUGHT = 20  # labels that teach; at most half of them
+PSEUDO = 8.0  # images, spread evenly over the classes, that are added to counted labels
+ELSE = "openai/clip-vit-base-patch16"  # the model to try where the embedded one fails
+FROZEN, LABELS = "frozen model", "labels"
 
 
 @dataclass(frozen=True)
-class OrderResult:
-    """The answers to the images in one order: accuracies, and what the watch reported."""
+class SettingResult:
+    """A setting of ``lmr predict`` in words and as the command, and its answers to the images that judge."""
 
-    order: str
-    frozen: float
-    adapted: float
-    difference: Difference  # adapted - frozen
+    name: str
+    command: str
+    accuracy: float
+    difference: Difference  # from the frozen model
     differing: float  # share of the answers with another label than the frozen model's
-    unreadable: int
-    watch: str
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Both models on a folder, in the order of the files and shuffled."""
+    """All settings on one folder; the frozen model is the first."""
 
     title: str
-    orders: tuple[OrderResult, ...]
-    rests: bool = False  # the method answers as the frozen model until the images change
+    settings: tuple[SettingResult, ...]
+    majority: tuple[str, float]  # the most frequent class, and its share
+    another: str = ""  # the command that checks another model
+
+    @property
+    def best(self) -> SettingResult | None:
+        """The most accurate setting whose interval shows that it is better than the frozen model."""
+        better = [one for one in self.settings if one.difference.low > 0]
+        return max(better, key=lambda one: one.accuracy, default=None)
+
+    @property
+    def works(self) -> bool:
+        """Whether some setting is better than to answer the most frequent class always."""
+        images = self.settings[0].difference.images
+        highest = max(one.accuracy for one in self.settings)
+        return Estimate(round(highest * images), images).interval[0] > self.majority[1]
 
     @property
     def recommendation(self) -> str:
-        """One sentence: adapt, do not adapt, or what is not known. Only intervals without 0 count."""
-        found = [one.difference for one in self.orders]
-        gains = [one.order for one in self.orders if one.difference.low > 0]
-        losses = [one.order for one in self.orders if one.difference.high < 0]
-        if gains and losses:
-            return (
-                f"It depends on the order: adapting gains accuracy when the images come as in {gains[0]!r} and loses "
-                f"when they come as in {losses[0]!r}, so keep the frozen model unless yours come like the former."
+        """One sentence, and below it the command to copy."""
+        images, best = self.settings[0].difference.images, self.best
+        if not self.works:
+            name, share = self.majority
+            said = (
+                f"The model does not work on these images: no setting is better than to answer {name!r} always "
+                f"({share:.1%}). Check another model or other class names."
             )
-        if losses:
-            return "Do not adapt these images with this method: the frozen model is more accurate."
-        if len(gains) == len(found):
-            return "Adapt: the adapted model is more accurate in both orders."
-        if gains:
-            return f"Adapt: the adapted model is more accurate in the order {gains[0]!r}, without a loss in the other."
-        if not any(one.differing for one in self.orders):
-            hint = "; if the images are bad from the first on, check --prior uniform" if self.rests else ""
-            return f"It makes no difference: every answer is the frozen model's{hint}."
-        low, high = min(d.low for d in found), max(d.high for d in found)
-        return (
-            f"Nothing is shown on {found[0].images} images, where adapting changes accuracy by {100 * low:+.1f} to "
-            f"{100 * high:+.1f} points: keep the frozen model, or check with more images."
-        )
+            return f"{said}\n  {self.another}" if self.another else said
+        if best is not None:
+            change = best.difference
+            return (
+                f"Best: {best.name}, {100 * change.mean:+.1f} points on {images} images. It was chosen on these "
+                f"images, so expect a little less.\n  {best.command}"
+            )
+        own = next(one for one in self.settings if one.name != FROZEN)
+        own = self.settings[0] if own.difference.high < 0 else own
+        return f"No setting is shown to be better than the frozen model on {images} images.\n  {own.command}"
 
     def __str__(self) -> str:
-        rows = [["order", "frozen", "adapted", "difference, 95 % interval", "differing answers"]]
-        for one in self.orders:
+        rows = [["setting", "accuracy", "beside the frozen model, 95 % interval", "changed answers"]]
+        for one in self.settings:
             change = one.difference
             interval = f"{100 * change.mean:+.1f} ({100 * change.low:+.1f} to {100 * change.high:+.1f})"
-            rows.append([one.order, f"{one.frozen:.1%}", f"{one.adapted:.1%}", interval, f"{one.differing:.1%}"])
-        said = [f"{one.order}: {one.watch}" for one in self.orders]
-        unreadable = self.orders[0].unreadable
-        skipped = [f"{unreadable} images could not be read and are not counted."] if unreadable else []
-        return "\n".join([self.title, *skipped, "", format_table(rows), "", *said, "", self.recommendation])
+            more = ["", ""] if one.name == FROZEN else [interval, f"{one.differing:.1%}"]
+            rows.append([one.name, f"{one.accuracy:.1%}", *more])
+        return "\n".join([self.title, "", format_table(rows), "", self.recommendation])
 
 
-def check_folder(folder: AnyPath, options: PredictOptions) -> CheckReport:
-    """Compare the frozen and the adapted model on a folder with one sub-folder per class.
+@dataclass
+class _Run:
+    """A method that answers all images once or twice, and the labels of each pass."""
 
-    Of the options, those about the model, the class names, the method and the batches count. Raises LmrError.
+    method: Method
+    passes: int
+    adapted: int = 0
+    labels: list[list[str | None]] = field(default_factory=list)
+    logits: list[Tensor] | None = None  # of the first pass, where they are needed
+    biased: bool = False  # after the first pass
+
+    def step(self, images: Tensor, number: int) -> None:
+        """Answer a batch of a pass."""
+        if len(self.labels) < number:
+            self.labels.append([])
+        answer = self.method.step(images)
+        self.labels[-1] += answer.names
+        self.adapted += answer.info.get("adapted", len(images))
+        if self.logits is not None and number == 1:
+            self.logits.append(answer.logits.detach().float().cpu())
+
+    def end(self) -> None:
+        """Finish a pass."""
+        offset = self.method.logit_offset()
+        if len(self.labels) == 1:
+            self.biased = offset is not None and bool(offset.any())
+
+    def goes_on(self, number: int) -> bool:
+        """Return whether a pass can change anything."""
+        return number == 1 or (number <= self.passes and self.adapted > 0)
+
+
+def check_folder(folder: AnyPath, options: CheckOptions) -> CheckReport:
+    """Compare the settings of ``lmr predict`` on a folder with one sub-folder per class.
+
+    With ``options.truth`` it needs no sub-folders: all images are answered, and those with a label are judged. Of the
+    other options, those about the model, the class names, the method and the batches count. Raises LmrError.
     """
     names = read_names(options.labels) if options.labels else None
-    found = list_labelled(folder, names)
+    found = list_labelled(folder, names) if options.truth is None else _read_truth(folder, options)
+    found = _sort(found, options.order)
     classes = [name.replace("_", " ") for name in found.names]
-    labeller = Labeller(replace(options, labels=classes, watch=_WATCH).resolve())
-    places = {"files": range(len(found.paths)), "shuffled": shuffle_places(len(found.paths)).tolist()}
-    orders = tuple(_answer(labeller, found, order, own) for order, own in places.items())
+    given = replace(options, labels=",".join(classes) if options.labels is None else options.labels, truth=None)
+    labeller = Labeller(replace(options, labels=classes, truth=None, watch="off").resolve())
+    taught = _choose_taught(found)
+    runs = _prepare(labeller, _count_shares(found, taught, classes) if not options.prior else None)
+    readable = _answer(labeller, found.paths, runs)
+    places = [place for place in readable if found.labels[place] != NONE]
+    judged = np.array([place not in taught for place in places])
+    if not judged.any():
+        raise LmrError(f"None of the {len(found.paths)} images with a label can be answered; check the files.")
+    row = {place: k for k, place in enumerate(readable)}
+    picked = [row[place] for place in places]
+    truth = np.array([classes[found.labels[place]] for place in places])
+    answers = {
+        (name, more): np.array(labels, dtype=object)[picked]
+        for name, more, labels in _list_answers(runs, labeller, [row[k] for k in taught if k in row], found, readable)
+    }
+    frozen = next(iter(answers.values()))[judged]
+    settings = tuple(
+        _judge(name, _write(folder, given, options, more), labels[judged], frozen, truth[judged])
+        for (name, more), labels in answers.items()
+    )
+    kinds, counts = np.unique(truth[judged], return_counts=True)
+    unreadable = len(found.paths) - len(readable)
     title = (
-        f"{os.fspath(folder)}: {orders[0].difference.images} images of {len(set(found.labels))} classes, among "
-        f"{len(classes)} names; model {labeller.backbone.name}, method {labeller.options.method}"
+        f"{os.fspath(folder)}: {judged.sum()} images judged, {len(kinds)} of {len(classes)} classes, in the order of "
+        f"file {options.order}; {len(taught)} other labels teach; model {labeller.backbone.name}"
     )
-    return CheckReport(title, orders, rests=labeller.prepare(None, None).tally.rests)
+    title += f"; {unreadable} images could not be read" if unreadable else ""
+    title += f"; {labeller.said}" if labeller.said else ""
+    another = write_command("check", [folder], replace(given, model=ELSE), *_truth_words(options))
+    return CheckReport(
+        title,
+        settings,
+        (str(kinds[counts.argmax()]), float(counts.max() / counts.sum())),
+        another if options.model == DEFAULT_MODEL else "",
+    )
 
 
-def _answer(labeller: Labeller, found: Labelled, order: str, places: Sequence[int]) -> OrderResult:
-    """Answer the images in an order, with a new adaptation."""
-    run, answers = labeller.prepare(None, None), list[ImageAnswer]()
-    run.label([found.paths[place] for place in places], take=answers.extend)
-    truth = [labeller.options.names[found.labels[place]] for place in places]
-    rows = [(answer.label, answer.frozen, right) for answer, right in zip(answers, truth, strict=True)
-            if answer.error is None]  # fmt: skip
-    if not rows:
-        raise LmrError(f"None of the {len(answers)} images can be answered; the first: {answers[0].error}")
-    adapted, frozen, right = (np.array(column) for column in zip(*rows, strict=True))
-    ours, theirs = adapted == right, frozen == right
-    return OrderResult(
-        order,
-        float(theirs.mean()),
-        float(ours.mean()),
-        bootstrap_difference(ours, theirs),
-        float((adapted != frozen).mean()),
-        len(answers) - len(rows),
-        run.describe_watch() or "",
-    )
+def _read_truth(folder: AnyPath, options: PredictOptions) -> Labelled:
+    """Return all images of a folder with the labels of a file; those without one have NONE."""
+    assert options.truth is not None
+    paths, names = list_images([folder]), options.resolve().names
+    truth = read_truth(options.truth, paths, names, [folder])
+    labels = tuple(truth.known.get(place, NONE) for place in range(len(paths)))
+    return Labelled(tuple(paths), labels, tuple(names))
+
+
+def _sort(found: Labelled, order: str) -> Labelled:
+    """Return the images in the order of the names of their files, or of their times, whatever their folders."""
+
+    def key(place: int) -> tuple[object, ...]:
+        path = found.paths[place]
+        return (path.stat().st_mtime if order == "times" else 0, make_sort_key(Path(path.name)), path)
+
+    places = sorted(range(len(found.paths)), key=key)
+    return replace(found, paths=tuple(found.paths[k] for k in places), labels=tuple(found.labels[k] for k in places))
+
+
+def _choose_taught(found: Labelled) -> set[int]:
+    """Return the places of random images whose labels teach."""
+    known = [place for place, label in enumerate(found.labels) if label != NONE]
+    return {known[place] for place in shuffle_places(len(known))[: min(TAUGHT, len(known) // 2)]}
+
+
+def _count_shares(found: Labelled, taught: set[int], classes: Sequence[str]) -> dict[str, float]:
+    """Return the shares of the classes that the labels which teach have; the others share the rest evenly."""
+    counts = {name: sum(found.labels[place] == k for place in taught) for k, name in enumerate(classes)}
+    total = len(taught) + PSEUDO
+    return {name: round((n + PSEUDO / len(classes)) / total, 3) for name, n in counts.items() if n}
+
+
+def _prepare(labeller: Labeller, shares: dict[str, float] | None) -> dict[str, _Run]:
+    """Return the methods by the options that choose them; ``shares`` is None where ``--prior`` is given."""
+    options, (plain, *_, published) = labeller.options, expand_methods("paper")
+    classifier = Remembered(labeller.classifier)
+    specs = {f"--method {plain}": plain, "": options.method}
+    if shares is not None and takes_shares(find_addressed(options.method)):
+        text = ",".join(f"{name}={share:g}" for name, share in shares.items())
+        specs |= {"--prior uniform": add_prior(options.method, "uniform", options.names)}
+        specs |= {f"--prior {text}": add_prior(options.method, shares, options.names)} if shares else {}
+    if find_addressed(options.method).name != published:
+        specs |= {f"--method {published}": published}
+    runs = {}
+    for more, spec in specs.items():
+        method = create_suited(spec, classifier, unknown=options.unknown)
+        remembers = method.memory_span == "stream" and spec != plain
+        runs[more] = _Run(method, options.passes if remembers else 1)
+    runs[""].logits = []
+    return runs
+
+
+def _answer(labeller: Labeller, paths: Sequence[Path], runs: dict[str, _Run]) -> list[int]:
+    """Let all methods answer all images, in as many passes as they need; return the places of readable ones."""
+    run, readable = labeller.prepare(None, None), list[int]()
+    classifier, numbers = labeller.classifier, {os.path.abspath(path): place for place, path in enumerate(paths)}
+
+    def read() -> Iterator[tuple[list[int], Tensor]]:
+        size = labeller.options.batch_size
+        ahead = ReadAhead(iterate_images(paths), run.prepare, ahead=BATCHES_AHEAD * size, workers=WORKERS)
+        with ahead as prepared:
+            while batch := list(islice(prepared, size)):
+                good = [(place, found) for place, found in batch if not isinstance(found, ImageAnswer)]
+                bar.advance(len(batch))
+                if good:
+                    images = torch.stack([found for _, found in good]).to(classifier.device, classifier.dtype)
+                    yield [numbers[place.key[0]] for place, _ in good], images
+
+    for number in (1, 2):
+        active = [one for one in runs.values() if one.goes_on(number)]
+        if not active:
+            break
+        with show_progress(f"pass {number}", len(paths)) as bar:
+            for places, images in read():
+                readable += places if number == 1 else []
+                for one in active:
+                    one.step(images, number)
+        for one in active:
+            one.end()
+        if not readable:
+            raise LmrError(f"None of the {len(paths)} images can be answered; check that they are images.")
+    return readable
+
+
+def _list_answers(
+    runs: dict[str, _Run], labeller: Labeller, taught: Sequence[int], found: Labelled, readable: Sequence[int]
+) -> Iterator[tuple[str, str, list[str | None]]]:
+    """Yield the name of each setting, the options of ``lmr predict``, and the label of every readable image."""
+    for k, (more, run) in enumerate(runs.items()):
+        method = run.method.name
+        name = {0: FROZEN, 1: method}.get(k, run.method.card.label)
+        if more.startswith("--prior"):
+            name = f"{runs[''].method.name}, equal shares" if more.endswith(" uniform") else "shares of the labels"
+        if run.passes == 2 and k == 1:
+            yield f"{name}, one pass", "--passes 1", run.labels[0]
+            yield f"{name}, two passes", more, run.labels[-1]
+        else:
+            yield name, more, run.labels[-1]
+    own = runs[""]
+    if taught and own.logits:
+        logits = torch.cat(own.logits)
+        truth = torch.tensor([found.labels[readable[place]] for place in taught])
+        offset = learn_offset(logits[list(taught)], truth, None if own.biased else logits)
+        labels = (logits + offset.float()).argmax(1).tolist()
+        yield f"{len(taught)} labels", LABELS, [labeller.options.names[label] for label in labels]
+
+
+def _judge(
+    name: str, command: str, labels: NDArray[np.object_], frozen: NDArray[np.object_], truth: NDArray[np.str_]
+) -> SettingResult:
+    ours, theirs = labels == truth, frozen == truth
+    difference = measure_difference(ours, theirs)
+    return SettingResult(name, command, float(ours.mean()), difference, float((labels != frozen).mean()))
+
+
+def _write(folder: AnyPath, given: PredictOptions, options: PredictOptions, more: str) -> str:
+    """Return the command that uses a setting."""
+    if more != LABELS:
+        return write_command("predict", [folder], given, *more.split(maxsplit=1))
+    if options.truth is None:
+        return write_command("label", [folder], given)
+    return write_command("predict", [folder], given, *_truth_words(options))
+
+
+def _truth_words(options: PredictOptions) -> list[str]:
+    return [] if options.truth is None else ["--truth", os.fspath(options.truth)]

@@ -116,7 +116,7 @@ def run_demo(out: Path, images: int | None = None, batch_size: int | None = None
     threads = outcome.rows[0].versions["threads"]
     fair = 100 / len(dataset.classes)
     print(f"\nOn clean images the frozen model has an accuracy of {100 * demo.clean:.1f} %.")
-    print("gain: of the mean, in points, with its 95 % interval (paired bootstrap; an image in all streams is one).")
+    print("gain: of the mean, in points, with its 95 % interval over images (one in all streams is one).")
     print(f"top class: share of the most predicted class in % (fair: {fair:.3g}); ms: per image, threads: {threads}.")
     for comparison, name in zip(demo.comparisons, FIGURES, strict=True):
         draw_comparison(comparison, demo.clean, out / name)
@@ -178,12 +178,12 @@ def format_comparison(comparison: Comparison) -> str:
 
 
 def compare_entries(comparison: Comparison, label: str, other: str) -> Difference:
-    """Return the mean accuracy of one entry minus that of another, with the 95 % interval of a paired bootstrap.
+    """Return the mean accuracy of one entry minus that of another, with its 95 % interval over images.
 
     The same image under several corruptions counts as one; every stream has the same weight, as in the mean.
     """
     ours, theirs = comparison.results[label], comparison.results[other]
-    gain = compare_answers((ours[domain].samples, theirs[domain].samples) for domain in comparison.domains)
+    gain = compare_answers((ours[domain].samples, theirs[domain].samples, 0) for domain in comparison.domains)
     if gain is None:
         raise LmrError(f"{label} and {other} answered no image in common.")
     return gain

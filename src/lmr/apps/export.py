@@ -25,16 +25,16 @@ from lmr.apps.predict.run import TEMPLATES_NOTE
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.files import make_folder, write_atomically
+from lmr.core.labelled import Labelled
 from lmr.core.method import Method
 from lmr.core.prediction import AdaptedParameters
 from lmr.core.registry import create, find_method, split_address
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_names, read_state
 from lmr.models import Backbone
-from lmr.models.formats.onnx_file import build_onnx, read_notes, run_onnx
+from lmr.models.onnx_file import build_onnx, read_notes, run_onnx
 from lmr.models.transformers_library import quiet_transformers
 from lmr.version import __version__
-from lmr.watch.health import Level
 from lmr.watch.watch_file import drop_watch
 
 FORMAT, VERSION = "lmr-export", 1
@@ -67,7 +67,7 @@ class ExportSummary:
 
 
 def export(
-    method: Method,
+    method: Method | Labelled,
     backbone: Backbone,
     out: AnyPath,
     *,
@@ -85,12 +85,12 @@ def export(
 
     Examples:
         >>> import lmr
-        >>> backbone = lmr.load("pocket")
-        >>> method = lmr.create("lmr", backbone.classifier(["red ring", "blue star"]))
+        >>> backbone = lmr.load()
+        >>> method = lmr.create("lmr", backbone.classifier(["cat", "dog"]))
         >>> lmr.export(method, backbone, "deployed")  # a CLIP model would be written; this one has its own tokenizer
         Traceback (most recent call last):
         ...
-        lmr.core.errors.LmrError: The model 'pocket' cannot be written as a Hugging Face folder: ...
+        lmr.core.errors.LmrError: The model 'photo' cannot be written as a Hugging Face folder: ...
     """
     _check_place(out, format, overwrite)
     if method.classifier.encoder is not backbone.encoder:
@@ -107,23 +107,20 @@ def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = N
     """Write ``out`` from a state file, as ``lmr export`` does; a state of another model is refused."""
     options = options or ExportOptions()
     _check_place(out, options.format, options.overwrite)
-    tensors, facts, levels = drop_watch(*read_state(state))
+    tensors, facts = drop_watch(*read_state(state))
     streams = len(next(iter(tensors.values()), torch.empty(1)))
     if options.stream is None and streams > 1:
         raise LmrError(f"{os.fspath(state)!r} holds {streams} streams; choose the one to export with --stream.")
     chosen = options.stream or 0
     if not isinstance(chosen, int) or not 0 <= chosen < streams:
         raise LmrError(f"Expected a stream from 0 to {streams - 1} of {os.fspath(state)!r}, got {chosen!r}.")
-    if levels and levels[chosen] is Level.QUARANTINED:
-        raise LmrError(
-            f"Stream {chosen} of {os.fspath(state)!r} is quarantined: it answers as zero-shot, so there is nothing "
-            "to export. Load the state into lmr.Watched(method), undo or resume the stream there and save it again."
-        )
     names, prompts = _find_classes(facts, options)
     spec = options.method or _find_spec(state, facts)
-    backbone = ModelOptions(options.architecture, dtype=options.dtype).load(options.model)
-    method = create(spec, make_classifier(backbone, names, prompts))
+    backbone = ModelOptions(dtype=options.dtype).load(options.model)
+    method: Method | Labelled = create(spec, make_classifier(backbone, names, prompts))
     rows = {key: value[chosen : chosen + 1] for key, value in tensors.items()}
+    if any(key.startswith(f"{Labelled.prefix}/") for key in rows):
+        method = Labelled(method)
     try:
         method.load_state_dict({**facts, "tensors": rows})
     except LmrError as error:
@@ -188,7 +185,7 @@ def _is_export(place: Path) -> bool:
 class _Export:
     """One row of a method, which is the stream ``stream`` to its user, and the backbone that its classifier is of."""
 
-    method: Method
+    method: Method | Labelled
     backbone: Backbone
     row: int
     stream: int
@@ -277,7 +274,7 @@ class _Export:
         if difference > rounding * classifier.logit_scale:
             raise LmrError(
                 f"The exported model would not answer as {method.spec} does: logits differ by up to {difference:.1e}. "
-                "Nothing was written. If the method is your own, its '_export' must describe its 'answer'."
+                "Nothing was written. If the method is your own, its 'export' must describe its 'answer'."
             )
         return difference
 

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from lmr.core.errors import LmrError
 from lmr.core.explain import explain_fields
-from lmr.core.method import Method, list_arguments
+from lmr.core.method import Method
 from lmr.core.registry import AUTO, find_method, list_methods, sort_methods
-from lmr.core.spec import format_spec
+from lmr.core.spec import format_spec, list_arguments
 from lmr.models import list_models
 from lmr.models.catalog import DEFAULT_MODEL
 
@@ -110,7 +110,7 @@ def _list_presets(method: type[Method]) -> list[tuple[str, str, str, str]]:
     if chosen := method.choose_values(FEW):
         values = ", ".join(f"{key}={value!r}" for key, value in chosen.items())
         size = str(method.card.presets["default"].batch_size)
-        found.append((AUTO, size, f"{values} with few classes, else the defaults", "docs/tune.md"))
+        found.append((AUTO, size, f"{values} with few classes, else the defaults", "docs/choosing.md"))
     return found
 
 

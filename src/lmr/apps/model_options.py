@@ -9,38 +9,39 @@ import shlex
 import typing
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from lmr.apps.options import AnyPath, Prompts
+from lmr.core.class_names import check_class_names
 from lmr.core.classifier import ZeroShot
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, MissingFile
+from lmr.core.files import read_text
 from lmr.core.functional.prior import share_names
-from lmr.core.method import Method, list_arguments
+from lmr.core.method import Method
 from lmr.core.registry import AUTO, create, find_addressed, find_method, list_methods, split_address
 from lmr.core.spec import format_spec, parse_spec, simplify_name
 from lmr.data.labelled import read_class_names
 from lmr.models import Backbone
 
-BY_IMAGE = {"pace": "image"}
-
 
 def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
     """Return class names, or names by sub-folder, from a list, a file, or a text "a,b,c" if there is no such file."""
+    found = _find_names(labels)
+    names = list(found.values() if isinstance(found, dict) else found)
+    names = [name.strip() if isinstance(name, str) else name for name in names]
+    check_class_names(names)
+    return dict(zip(found, names, strict=True)) if isinstance(found, dict) else names
+
+
+def _find_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
     if not isinstance(labels, (str, os.PathLike)):
-        names = list(labels)
-        if not all(isinstance(name, str) for name in names):
-            raise LmrError(f"Expected class names as texts, got {names[:5]}.")
-        return names
+        return list(labels)
     came = repr(os.fspath(labels))
     if os.path.isdir(labels):
         raise LmrError(f"Expected a file of class names, got the folder {came}; give a file, or the names as a,b,c.")
     if os.path.exists(labels):  # a pipe too, as in --labels <(ls names)
-        try:
-            return read_class_names(labels)
-        except RecursionError as error:
-            raise LmrError(f"Expected class names in {came}, found JSON that is nested too deeply.") from error
-    names = [name.strip() for name in os.fspath(labels).split(",") if name.strip()]
+        return read_class_names(labels)
+    names = os.fspath(labels).split(",")
     if len(names) < 2:
         raise LmrError(
             f"Expected at least two class names, in a file or as a,b,c; got {came}, and there is no such file."
@@ -51,7 +52,7 @@ def read_names(labels: AnyPath | Sequence[str]) -> list[str] | dict[str, str]:
 def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
     """Return class names from a file, from a text "a,b,c" if there is no such file, or from a list; each once."""
     found = read_names(labels)
-    names = [name.strip() for name in (found.values() if isinstance(found, dict) else found) if name.strip()]
+    names = list(found.values() if isinstance(found, dict) else found)
     came = f"{os.fspath(labels)!r}" if isinstance(labels, (str, os.PathLike)) else "the list"
     if len(names) < 2:
         raise LmrError(f"Expected at least two class names, in a file or as a,b,c; got {len(names)} in {came}.")
@@ -72,9 +73,9 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
     if templates is not None:
         raise LmrError("Choose between --template (text around the class names) and --prompts (a file of them).")
     if os.path.isdir(prompts) or not os.path.exists(prompts):
-        raise LmrError(f"There is no file of prompts {os.fspath(prompts)!r}; check the spelling.")
+        raise MissingFile(f"There is no file of prompts {os.fspath(prompts)!r}; check the spelling.")
     try:
-        content = json.loads(Path(prompts).read_text("utf-8-sig"))
+        content = json.loads(read_text(prompts))
     except (OSError, ValueError, RecursionError) as error:
         raise LmrError(f"Cannot read the prompts in {os.fspath(prompts)!r}: {error}.") from error
     if isinstance(content, list):
@@ -92,12 +93,9 @@ def make_classifier(backbone: Backbone, names: Sequence[str], prompts: Prompts |
 def create_suited(spec: str, classifier: ZeroShot, **values: Any) -> Method:
     """Return a method for images as they come; ``values`` have precedence over those of the spec.
 
-    It has its values for the number of classes, unless the spec names a preset. A batch may be one frame or the rest
-    of a folder, so time constants are counted by images where the method can; docs/life.md has the measurements.
+    It has its values for the number of classes, unless the spec names a preset.
     """
-    given = _read_given(spec)
-    by_image = {} if "pace" in given or "pace" not in list_arguments(find_addressed(spec)) else BY_IMAGE
-    return create(spec, classifier, preset=given.get("preset") or AUTO, **(by_image | values))
+    return create(spec, classifier, preset=_read_given(spec).get("preset") or AUTO, **values)
 
 
 def add_prior(spec: str, prior: AnyPath | Mapping[str, float], names: Sequence[str]) -> str:
@@ -108,8 +106,8 @@ def add_prior(spec: str, prior: AnyPath | Mapping[str, float], names: Sequence[s
     """
     file, plain = split_address(spec)
     name, given = parse_spec(plain)
-    if not _takes_shares(find_addressed(spec)):
-        having = [one for one in list_methods() if _takes_shares(find_method(one))]
+    if not takes_shares(find_addressed(spec)):
+        having = [one for one in list_methods() if takes_shares(find_method(one))]
         raise LmrError(
             f"{name} does not use class shares, so that --prior does not fit; leave it out, or choose one of these "
             f"methods: {', '.join(having)}."
@@ -124,7 +122,7 @@ def add_prior(spec: str, prior: AnyPath | Mapping[str, float], names: Sequence[s
     return made if file is None else f"{file}:{made}"
 
 
-def _takes_shares(method: type[Method]) -> bool:
+def takes_shares(method: type[Method]) -> bool:
     """Return True if a method has an argument "prior" that may be a tuple of shares."""
     hint = typing.get_type_hints(method).get("prior")
     return any(typing.get_origin(own) is tuple for own in (hint, *typing.get_args(hint)))
@@ -133,9 +131,9 @@ def _takes_shares(method: type[Method]) -> bool:
 def _read_prior(prior: AnyPath, names: Sequence[str]) -> str | dict[str, float]:
     """Return shares by name from a file or a text; a text without shares is a word that the method must know."""
     text = os.fspath(prior)
-    if os.path.isfile(prior):
+    if os.path.exists(prior) and not os.path.isdir(prior):  # a pipe too
         try:
-            rows = [row for row in csv.reader(Path(prior).read_text("utf-8-sig").splitlines()) if any(row)]
+            rows = [row for row in csv.reader(read_text(prior).splitlines()) if any(row)]
         except (OSError, ValueError, csv.Error) as error:
             raise LmrError(f"Cannot read the class shares in {text!r}: {error}.") from error
         pairs = [tuple(row) for row in rows if [cell.strip().casefold() for cell in row] != ["name", "share"]]
@@ -187,16 +185,7 @@ def _read_given(spec: str) -> dict[str, Any]:
 
 def describe_suited(spec: str, method: Method) -> str:
     """Return the values that ``create_suited`` chose for ``spec``, as text; empty if it chose none."""
-    given, found = _read_given(spec), []
-    if "preset" not in given:
-        chosen = method.choose_values(method.classifier.classes)
-        if text := _name_values(method, {key: value for key, value in chosen.items() if key not in given}):
-            found.append(f"{text} as chosen for {method.classifier.classes} classes")
-    if "pace" not in given and (text := _name_values(method, BY_IMAGE)):
-        found.append(text)
-    return ", ".join(found)
-
-
-def _name_values(method: Method, values: Mapping[str, Any]) -> str:
-    """Return those of the values that a method has, as text."""
-    return ", ".join(f"{key}={value!r}" for key, value in values.items() if getattr(method, key, None) == value)
+    given, classes = _read_given(spec), method.classifier.classes
+    chosen = {} if "preset" in given else method.choose_values(classes)
+    own = [f"{key}={value!r}" for key, value in chosen.items() if key not in given and getattr(method, key) == value]
+    return f"{', '.join(own)} as chosen for {classes} classes" if own else ""

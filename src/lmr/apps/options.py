@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 AnyPath = str | os.PathLike[str]
 Prompts = Sequence[str] | Mapping[str, Sequence[str]] | AnyPath
-DType = Literal["float32", "bfloat16", "float16"]
+DType = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 ExportFormat = Literal["transformers", "onnx"]
 DEFAULT_MODEL = "photo"  # of lmr.models.catalog, whose package is slow to import
 
@@ -26,16 +26,11 @@ DEFAULT_MODEL = "photo"  # of lmr.models.catalog, whose package is slow to impor
 class ModelOptions:
     """The options of ``lmr.load``."""
 
-    architecture: str | None = None
-    """for a file that does not name its architecture: ViT-B-16-quickgelu for weights tuned from OpenAI's, which have
-    QuickGELU, ViT-B-16 for those with GELU (LAION, DataComp)"""
     device: str | None = None  # where it runs, such as cuda (default: cpu)
     dtype: DType | None = None  # type of the frozen weights; adapted parameters stay float32 (default: float32)
-    memory: Literal["fast", "lean"] = "fast"
-    """lean: compute parts of a step twice to save memory, for large models"""
 
     def load(self, model: str) -> Backbone:
-        """Load a model by its name, folder or file."""
+        """Load a model by its name or folder."""
         import torch
 
         from lmr.models import load
@@ -44,30 +39,20 @@ class ModelOptions:
             raise LmrError(
                 f"Expected one of {', '.join(get_args(DType))} as the type of the weights, got {self.dtype!r}."
             )
-        dtype = None if self.dtype is None else getattr(torch, self.dtype)
-        return load(model, architecture=self.architecture, device=self.device or "cpu", dtype=dtype, memory=self.memory)
+        dtype = None if self.dtype in (None, "auto") else getattr(torch, str(self.dtype))
+        return load(model, device=self.device or "cpu", dtype=dtype)
 
     def note(self) -> dict[str, str]:
-        """Return the options that may change the last bits of a result; the type of the weights is in their digest."""
-        return {"device": self.device or "cpu", "memory": self.memory}
+        """Return the options that may change the last bits of a result."""
+        return {"device": self.device or "cpu", "dtype": self.dtype or "float32"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(ModelOptions):
     """The options of ``lmr doctor``; those of the model are in ``ModelOptions``."""
 
-    data: AnyPath | None = None
-    """labelled images: a folder with one sub-folder per class, or a table with the columns path and label"""
-    dataset: str | None = None
-    """the dataset that the images are from, to compare with the published accuracy: imagenet, imagenet-v2, imagenet-a,
-    imagenet-r, imagenet-sketch, cifar10 or cifar100"""
     labels: AnyPath | Sequence[str] | None = None
-    """class names, where the sub-folders are not named by class: one per line in the sorted order of the sub-folders,
-    sub-folder<TAB>name lines, JSON of either, or a,b,c"""
-    templates: Sequence[str] | None = None
-    prompts: AnyPath | None = None
-    images: int | None = None  # use N of the images, drawn at random, the same in every run (default: all)
-    batch_size: int = 64  # images at a time
+    """class names to check the model with, for a model that knows few words: a file with one per line, or a,b,c"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +65,7 @@ class ExportOptions:
     templates: Sequence[str] | None = None
     prompts: AnyPath | None = None
     model: str = DEFAULT_MODEL
-    architecture: str | None = None  # for a file that does not name its architecture
-    dtype: DType | None = None  # the type the state was made with (default: float32)
+    dtype: DType | None = None  # the type of the weights (default: float32, which states of any type fit)
     method: str | None = None  # only for a method in a file of your own; other states name their method
     stream: int | None = None  # the stream to export, from 0 on, where the state holds several
     overwrite: bool = False  # replace --out if it is an earlier export (default: refuse to)
@@ -100,11 +84,18 @@ class ServerOptions:
     token_file: AnyPath | None = None
     """a file with a secret text; requests must have it in the header 'Authorization: Bearer ...'"""
     store: str = "none"
-    """what keeps the states: sqlite:FILE for one service, postgresql://USER@HOST/DATABASE for any number of replicas
-    (several databases, with commas between them, share the streams), none for memory, which ends with the service"""
+    """what keeps the states: sqlite:FILE for one service, postgresql://USER@HOST/DATABASE for any number of replicas,
+    none for memory, which ends with the service"""
     mqtt: str | None = None
     """publish every answer to this broker, with discovery for Home Assistant: mqtt://host, or
-    mqtts://user:password@host:port/prefix; needs pip install 'lmr[mqtt]'"""
-    log_level: Literal["info", "warning", "error"] = "info"
+    mqtts://user@host:port/prefix; needs pip install 'lmr[mqtt]'"""
+    mqtt_password_file: AnyPath | None = None
+    """a file with the password of the user of the broker, which the command line would show to other users of the
+    machine (default: the variable LMR_MQTT_PASSWORD)"""
+    notify: str | None = None
+    """post every event, such as a camera that shows no picture, as JSON to this address of this machine; tried four
+    times"""
+    notify_host: str | None = None  # other hosts that --notify may name: A or A,B
+    log_level: Literal["info", "warning", "error"] | None = None
     """the log, JSON lines on standard error; info has a line for every request (default: info; with --demo:
     warning)"""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import json
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -15,16 +17,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from lmr.apps.method_options import MethodOptions
 from lmr.apps.model_options import create_suited, describe_suited, explain_other_method, make_classifier, read_labels
-from lmr.apps.options import AnyPath, ModelOptions, Prompts, ServerOptions
+from lmr.apps.options import AnyPath, ServerOptions
+from lmr.apps.precision import LoadedModel, load_model
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
-from lmr.core.known import Unknown
+from lmr.core.foreign_text import hide_password, make_printable
 from lmr.core.method import Method
 from lmr.core.registry import find_addressed
+from lmr.core.reused import Reused
 from lmr.models import Backbone
-from lmr.models.catalog import DEFAULT_MODEL
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import METHOD, describe_identity
 from lmr.service.mqtt import MqttAddress, MqttPublisher
@@ -32,7 +36,7 @@ from lmr.service.network import is_loopback, read_token_file
 from lmr.service.settings import ServiceSettings
 from lmr.service.store import addresses
 from lmr.service.store.addresses import StateStore
-from lmr.service.store.sql_store import OtherIdentity
+from lmr.service.store.sql_store import CLASSES, NAMES, OtherIdentity
 from lmr.service.store.sqlite_store import SqliteStore
 from lmr.watch.settings import WatchSettings
 from lmr.watch.watched import Watched
@@ -41,7 +45,8 @@ if TYPE_CHECKING:
     from lmr.service.app.server import Server
 
 _NEEDED = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")  # of the extra "serve"
-_TOKEN_LENGTH = 16
+_TOKEN_LENGTH, _TOKEN_KINDS = 16, 6  # characters, and different ones: a random text of digits has about 8
+_LISTED = 20  # classes in a message
 _LOADER = "lmr-load"  # the name of the thread
 _LOAD_SECONDS = 5.0  # to wait for it at the end
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of parameters, mallopt(3)
@@ -51,52 +56,50 @@ Report = Callable[[str], object]  # gets messages for people
 
 @dataclass(frozen=True)
 class ServingPlan:
-    """A model with class names and prompts, a method with its watch, and the limits of the service.
+    """Resolved options of the classes, the model, the method and its watch, and the limits of the service."""
 
-    ``threads`` of torch compute; without it, one for a small model and all cores for others.
-    """
-
-    names: list[str]
-    model: str = DEFAULT_MODEL
-    method: str = "steady"
-    prompts: Prompts | None = None
-    watch: WatchSettings | None = field(default_factory=WatchSettings)
-    options: ModelOptions = field(default_factory=ModelOptions)
+    options: MethodOptions
     settings: ServiceSettings = field(default_factory=ServiceSettings)
-    threads: int | None = None
-    unknown: Unknown = None  # the threshold of images that belong to none of the classes
 
-    def load(self) -> tuple[Backbone, Method]:
-        """Return the model and the method, without its watch; sets the number of threads of torch."""
+    def load(self) -> tuple[LoadedModel, Method]:
+        """Return the model and the method, without its watch.
+
+        A small model computes with one thread, which leaves a core to decode images.
+        """
         keep_freed_memory()
-        backbone = self.options.load(self.model)
-        torch.set_num_threads(choose_threads(self.threads, backbone))  # the compute thread is started after this
-        classifier = self.classify(backbone, self.names)
-        return backbone, create_served(self.method, classifier, self.settings.resident, self.unknown)
+        given = self.options
+        loaded = load_model(given)
+        if loaded.backbone.is_small:
+            torch.set_num_threads(1)  # the compute thread is started after this
+        return loaded, create_served(given.method, loaded.classifier, self.settings.resident, given.unknown)
 
     def classify(self, backbone: Backbone, names: Sequence[str]) -> ZeroShot:
         """Return the classifier of these class names."""
-        return make_classifier(backbone, read_labels(names), self.prompts)
+        return make_classifier(backbone, read_labels(names), self.options.wording)
 
     def start_engine(self, method: Method, store: StateStore | None) -> Engine:
         """Return an engine that serves the method of ``load``."""
-        watched = method if self.watch is None else Watched(method, self.watch)
+        watch = self.options.watch_settings
+        frugal = Reused(method, self.options.reuse) if self.options.reuse else method
+        watched = frugal if watch is None else Watched(frugal, watch)
         engine = Engine(watched, method.classifier.names, self.settings, store)
         gc.collect()
         gc.freeze()  # modules and model stay: to search them for garbage would stop all threads for 0.1 s
         engine.start()
         return engine
 
-    def describe(self, backbone: Backbone, method: Method, states: str) -> list[str]:
+    def describe(self, model: LoadedModel, method: Method, states: str) -> list[str]:
         """Return lines to show at the start; ``states`` says where the states are kept."""
         names = method.classifier.names
-        few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-        suited = describe_suited(self.method, method)
+        few = make_printable(", ".join(names[:5])) + (", ..." if len(names) > 5 else "")
+        given, watch = self.options, self.options.watch_settings
+        suited = describe_suited(given.method, method)
         return [
-            f"model {backbone.name}, {len(names)} classes: {few}",
+            f"model {model.backbone.name}, {len(names)} classes: {few}",
+            *([] if model.said is None else [model.said]),
             f"method {method.spec}" + (f" ({suited})" if suited else ""),
-            f"watch {'off' if self.watch is None else self.watch.mode}; {states}",
-            *([] if self.unknown is None else [f"threshold of unknown images: {self.unknown}"]),
+            f"watch {'off' if watch is None else watch.mode}; {states}",
+            *([] if given.unknown is None else [f"threshold of unknown images: {given.unknown}"]),
         ]
 
 
@@ -119,20 +122,25 @@ def serve_classifier(
     from lmr.service.app.log import write_json_log
     from lmr.service.app.server import Server
     from lmr.service.app.service import LiveService
+    from lmr.service.notify import Notifier, check_address
 
     where = where or ServerOptions()
     token = choose_token(where.host, where.token_file)
-    publisher = None if where.mqtt is None else MqttPublisher(MqttAddress.read(where.mqtt), plan.model)
+    publisher = None
+    if where.mqtt is not None:
+        publisher = MqttPublisher(MqttAddress.read(where.mqtt, where.mqtt_password_file), plan.options.model)
+    address = None if where.notify is None else check_address(where.notify, (where.notify_host or "").split(","))
     service = LiveService(plan.settings)
     server = Server(make_app(service, token=token), where.host, where.port, on_stop)
     ending = contextlib.ExitStack()
     threads = torch.get_num_threads()
 
     def load() -> None:
-        backbone, method = plan.load()
+        model, method = plan.load()
+        backbone = model.backbone
         if service.stopping.is_set():  # it was ended in the meantime
             return
-        store = open_store(where.store, method, plan.watch)
+        store = open_store(where.store, method, plan.options.watch_settings)
         if isinstance(store, SqliteStore) and (names := store.read_classes()):  # changed while an earlier run served
             method = method.with_classes(plan.classify(backbone, names))
         engine = plan.start_engine(method, store)
@@ -142,16 +150,21 @@ def serve_classifier(
             publisher.start()
             ending.callback(publisher.close)
             report(f"answers are published at {publisher.address}")
+        if address is not None:
+            notifier = Notifier(address)
+            service.event_listeners.append(notifier.add)
+            ending.callback(notifier.close)
+            report(f"events are posted to {hide_password(address)}")
         classify = partial(plan.classify, backbone)
         service.install(engine, backbone.preprocess, backbone.name, backbone.facts, classify)
         title = addresses.describe_store(where.store)
         kept = "in memory alone, lost when the service ends" if title == addresses.NO_STORE else f"in {title}"
-        for line in plan.describe(backbone, method, f"states {kept}; {engine.read_overview().streams} streams so far"):
+        for line in plan.describe(model, method, f"states {kept}; {engine.read_overview().streams} streams so far"):
             report(line)
         report(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
         on_ready(server.url, server.drain)
 
-    with write_json_log(where.log_level):
+    with write_json_log(where.log_level or "info"):
         try:
             _run_beside(load, server)
         finally:
@@ -202,7 +215,7 @@ def keep_freed_memory() -> None:
         library.mallopt(_MMAP_THRESHOLD, _LARGEST)
 
 
-def create_served(spec: str, classifier: ZeroShot, streams: int, unknown: Unknown = None) -> Method:
+def create_served(spec: str, classifier: ZeroShot, streams: int, unknown: float | None = None) -> Method:
     """Return a method for ``streams`` streams, with its values for the number of classes and counted by images."""
     kind = find_addressed(spec)
     if kind.grows:
@@ -213,25 +226,36 @@ def create_served(spec: str, classifier: ZeroShot, streams: int, unknown: Unknow
     return create_suited(spec, classifier, streams=streams, unknown=unknown)
 
 
-def choose_threads(given: int | None, backbone: Backbone) -> int:
-    """Return the threads of torch: as given, or one for a small model, which leaves a core to decode images."""
-    if given is None:
-        return 1 if backbone.is_small else torch.get_num_threads()
-    if given < 1:
-        raise LmrError(f"Expected at least one thread for torch, got {given}.")
-    return given
-
-
 def open_store(address: str, method: Method, watch: WatchSettings | None) -> StateStore | None:
     """Return the store at an address, for the states of a method; None for no store."""
     try:
         # The state of a watch is a part of the stored states.
-        return addresses.open_store(address, describe_identity(method) | {"watch": "off" if watch is None else "on"})
+        other = {"watch": "off" if watch is None else "on", NAMES: json.dumps(method.classifier.names)}
+        return addresses.open_store(address, describe_identity(method) | other)
     except OtherIdentity as error:
+        what = f"The store {addresses.describe_store(address)!r}"
+        if error.name == CLASSES and error.stored:
+            raise LmrError(explain_other_classes(what, json.loads(error.stored), method.classifier.names)) from error
         if error.name != METHOD:
             raise
-        what = f"The store {addresses.describe_store(address)!r}"
         raise LmrError(explain_other_method(error.stored, method, what, "--store")) from error
+
+
+def explain_other_classes(what: str, stored: Sequence[str], given: Sequence[str]) -> str:
+    """Return the error message for ``what``, which holds states of other classes, with the ways to go on."""
+    if list(stored) == list(given):
+        return f"{what} was made with other prompts for these classes; give them again, or another --store."
+    lists = [f"{len(names)} classes ({_list_few(names)})" for names in (stored, given)]
+    old = make_printable(",".join(stored)) if len(stored) <= _LISTED else "FILE"
+    return (
+        f"{what} is of {lists[0]}, and --labels gives {lists[1]}. There are three ways: "
+        f"go on with its classes (--labels {shlex.quote(old)}); start with those, and change them while it serves, so "
+        "that the streams keep what they have learnt (PUT /v1/model/classes); or start anew with another --store."
+    )
+
+
+def _list_few(names: Sequence[str]) -> str:
+    return make_printable(", ".join(names[:_LISTED])) + (", ..." if len(names) > _LISTED else "")
 
 
 def choose_token(host: str, token_file: AnyPath | None) -> str | None:
@@ -244,10 +268,11 @@ def choose_token(host: str, token_file: AnyPath | None) -> str | None:
             )
         return None
     token = read_token_file(token_file)
-    if len(token) < _TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+    weak = len(token) < _TOKEN_LENGTH or len(set(token)) < _TOKEN_KINDS
+    if weak or not token.isascii() or not token.isprintable() or " " in token:
         raise LmrError(
-            f"Expected a token of at least {_TOKEN_LENGTH} visible ASCII characters in {os.fspath(token_file)!r}; "
-            "write one with: openssl rand -hex 32"
+            f"Expected a token of at least {_TOKEN_LENGTH} visible ASCII characters, {_TOKEN_KINDS} of them different, "
+            f"in {os.fspath(token_file)!r}; write one with: openssl rand -hex 32"
         )
     return token
 

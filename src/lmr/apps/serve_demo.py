@@ -6,15 +6,17 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmr.apps.method_options import MethodOptions
 from lmr.apps.options import ServerOptions
 from lmr.apps.serve import Report, ServingPlan, choose_token, serve_classifier
 from lmr.bench.table import format_table
+from lmr.core.answer import Answer
 from lmr.core.errors import LmrError
 from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.dataset import CLEAN
@@ -22,12 +24,14 @@ from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceBusy, ServiceError
-from lmr.service.engine.requests import ImageResult
+from lmr.service.engine.records import describe_labels
 from lmr.service.engine.status import StreamDetail
 from lmr.service.settings import ServiceSettings
 
 CLASSES = "cifar10"
 FRAMES = 8  # in a request
+KEPT = 32  # requests whose truth a camera remembers
+LABELS = 10  # that a camera with labels gets
 PER_SECOND = 4.0  # requests of a camera, at most
 STATIC = "static"  # a broken sensor: random colours instead of an image
 STILL = "still"  # a scene in which nothing moves: the same frame again and again
@@ -51,7 +55,7 @@ def serve_demo(
     """
     if seconds is not None and not 0 < seconds < float("inf"):
         raise LmrError(f"Expected a positive number of seconds, got {seconds}.")
-    where = where or ServerOptions(log_level="warning")
+    where = where or ServerOptions()
     token = choose_token(where.host, where.token_file)
     running: list[DemoCameras] = []
     failures: list[Exception] = []
@@ -62,6 +66,9 @@ def serve_demo(
             "eight simulated cameras: the weather of five turns bad, one sees mostly cars, one the same frame, one "
             f"breaks; {how}"
         )
+        for script in SCRIPTS:
+            if script.labelled is not None:
+                report(f"{script.name} gets {LABELS} labels, from its known truth, after request {script.labelled}")
         cameras = DemoCameras(url, token)
         running.append(cameras)
         cameras.start()
@@ -84,8 +91,10 @@ def serve_demo(
             failures[:0] = cameras.failures
 
     with tempfile.TemporaryDirectory(prefix="lmr-serve-demo-") as folder:
-        plan = ServingPlan(list(read_list(CLASSES)), settings=replace(settings or ServiceSettings(), show_frames=True))
-        where = replace(where, store=f"sqlite:{os.path.join(folder, 'streams.sqlite')}")
+        options = MethodOptions(labels=list(read_list(CLASSES)), watch="on").resolve()
+        plan = ServingPlan(options, replace(settings or ServiceSettings(), show_frames=True))
+        store = f"sqlite:{os.path.join(folder, 'streams.sqlite')}"
+        where = replace(where, store=store, log_level=where.log_level or "warning")
         serve_classifier(plan, where, report=report, on_ready=begin, on_stop=end)
     if failures:
         raise failures[0]
@@ -95,7 +104,7 @@ def serve_demo(
 class CameraScript:
     """A camera whose images have ``weather`` from request ``onset`` on, until ``end`` if there is one.
 
-    ``dominant`` is a class that 80 % of its images show.
+    ``dominant`` is a class that 80 % of its images show. After request ``labelled`` it gets LABELS labels.
     """
 
     name: str
@@ -104,6 +113,7 @@ class CameraScript:
     onset: int
     end: int | None = None
     dominant: str | None = None
+    labelled: int | None = None
 
     def find_severity(self, request: int) -> int:
         """Return 0 for clear, 1 to 5 for the weather."""
@@ -141,7 +151,7 @@ SCRIPTS: tuple[CameraScript, ...] = (
     CameraScript("cam-3-rain", "drops on the lens", "spatter", 25),
     CameraScript("cam-4-dusk", "contrast fades", "contrast", 15),
     CameraScript("cam-5-night", "sensor noise", "gaussian_noise", 20),
-    CameraScript("cam-6-cars", "80 % cars, sensor noise", "gaussian_noise", 20, dominant="automobile"),
+    CameraScript("cam-6-cars", "80 % cars, sensor noise", "gaussian_noise", 20, dominant="automobile", labelled=40),
     CameraScript("cam-7-still", "the same frame", STILL, 10),
     CameraScript("cam-8-broken", "random colours, then well again", STATIC, 10, 80),
 )
@@ -158,7 +168,7 @@ class Result:
     frozen: int = 0
     decisive: int = 0  # labelled images on which exactly one of the two is right
 
-    def add(self, answers: Sequence[ImageResult], labels: Sequence[str | None]) -> None:
+    def add(self, answers: Sequence[Answer], labels: Sequence[str | None]) -> None:
         """Count the answers to a request."""
         for answer, truth in zip(answers, labels, strict=True):
             self.images += 1
@@ -197,6 +207,7 @@ class DemoCameras:
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
         self.results = {script.name: Result() for script in scripts}
+        self.taught = {script.name: Result() for script in scripts if script.labelled is not None}  # since its labels
         self.failures: list[Exception] = []
 
     def start(self) -> None:
@@ -223,18 +234,25 @@ class DemoCameras:
             served = {one.stream for one in client.streams()}
             scripts = [script for script in self._scripts if script.name in served]
             streams = [client.stream(script.name) for script in scripts]
-        return format_results(scripts, [self.results[script.name] for script in scripts], streams)
+        return format_results(scripts, [self.results[script.name] for script in scripts], streams, self.taught)
 
     def _send(self, script: CameraScript, photographs: Photographs, seed: int) -> None:
         request, due = 0, time.monotonic()
+        truths: dict[int, list[str | None]] = {}  # of the requests, by their seq
+        result = self.results[script.name]
         with Client(self._url, self._token, patience=PATIENCE) as client:
             while request == 0 or not self._ended.is_set():  # at least once, so that there is something to report
                 pixels, labels = script.take(request, photographs, seed)
                 try:
                     answer = client.step(script.name, list(pixels), compare=True)
-                    self.results[script.name].add(answer.answers, labels)
+                    result.add(answer.answers, labels)
                     if any(labels):
-                        client.labels(script.name, answer.seq, labels)
+                        client.labels(script.name, answer.seq, labels, teach=False)
+                    truths[answer.seq] = labels
+                    truths.pop(answer.seq - KEPT, None)
+                    if request == script.labelled:
+                        _teach(client, script.name, truths)
+                        result = self.taught[script.name]
                 except ServiceBusy:
                     if self._ended.is_set():
                         return
@@ -248,22 +266,49 @@ class DemoCameras:
                 self._ended.wait(max(0.0, due - time.monotonic()))
 
 
-def format_results(scripts: Sequence[CameraScript], results: Sequence[Result], streams: Sequence[StreamDetail]) -> str:
-    """Return a table of what happened to each camera, with a line that says how to read it."""
+def _teach(client: Client, stream: str, truths: Mapping[int, Sequence[str | None]]) -> None:
+    """Label random frames, as a person would."""
+    for one in client.label_queue(stream, LABELS):
+        truth = truths[one.seq]
+        client.labels(stream, one.seq, [name if place == one.image else None for place, name in enumerate(truth)])
+
+
+def format_results(
+    scripts: Sequence[CameraScript],
+    results: Sequence[Result],
+    streams: Sequence[StreamDetail],
+    taught: Mapping[str, Result] | None = None,
+) -> str:
+    """Return a table of what happened to each camera, with a line that says how to read it.
+
+    A camera that was ``taught`` labels has a second row for its images since.
+    """
     rows = [
-        ["camera", "what it sees", "what the watch did", "adapting", "images", "changed", "frozen", "adapted", "gain"]
+        ["camera", "what it sees", "what was noticed", "adapting", "images", "changed", "frozen", "adapted", "gain"]
     ]
+    notes = []
     for script, result, detail in zip(scripts, results, streams, strict=True):
-        shares = ["–", "–", "–"]
-        if (gain := result.gain) is not None:
-            shares = [f"{100 * right / result.labelled:.1f}" for right in (result.frozen, result.adapted)]
-            shares.append(f"{gain[0]:+.1f} ± {gain[1]:.1f}")
-        events = [f"{event.before} → {event.after}" for event in detail.events if event.kind == "health"]
-        changed = f"{100 * result.changed / max(1, result.images):.1f}"
+        events = [f"{event.before} → {event.after}" for event in detail.events if event.kind in ("health", "camera")]
         did = ", ".join(events) or "nothing"
-        rows.append([script.name, script.sees, did, result.verdict, str(result.images), changed, *shares])
+        rows.append([script.name, script.sees, did, *_list_numbers(result)])
+        if taught and (later := taught.get(script.name)) and later.images:
+            rows.append([f"{script.name} + labels", f"the same, after {LABELS} labels", "", *_list_numbers(later)])
+            notes.append(
+                f"\n{script.name} was told the truth of {LABELS} random frames after request {script.labelled}; "
+                f"'+ labels' is of its images since.\n{describe_labels(detail.status)}"
+            )
     return (
         f"{format_table(rows, texts=4)}\n\n"
         "In %, over the whole run: answers that adapting changed; right answers of the frozen and of the adapted model "
         "on the same\nlabelled images; the gain in points with its 95 % interval, images taken as independent."
+        + "".join(notes)
     )
+
+
+def _list_numbers(result: Result) -> list[str]:
+    shares = ["–", "–", "–"]
+    if (gain := result.gain) is not None:
+        shares = [f"{100 * right / result.labelled:.1f}" for right in (result.frozen, result.adapted)]
+        shares.append(f"{gain[0]:+.1f} ± {gain[1]:.1f}")
+    changed = f"{100 * result.changed / max(1, result.images):.1f}"
+    return [result.verdict, str(result.images), changed, *shares]

@@ -3,59 +3,117 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+import time
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lmr.core.classifier import ZeroShot, digest_tensors
+from lmr.bench.machine import count_cores
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
+from lmr.core.placement import digest_tensors
+from lmr.core.registry import load_function
+from lmr.core.wrapper import Wrapper, unwrap
 from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import BEFORE_CHOICE, CLEAN, Dataset, DerivedSet, ImageArray
 from lmr.data.streams import Batch, Stream
 from lmr.images.ahead import ReadAhead
-from lmr.models import Backbone, load
-from lmr.watch.watched import Watched
+from lmr.models import GROUP, Backbone, load
 
 Templates = tuple[str, ...] | str
-AnyMethod = Method | Watched
+AnyMethod = Method | Wrapper
 
+LOADERS = 8  # threads that read images for a GPU, at most
 KEPT_BYTES = 800_000_000  # of images; 5,000 of ImageNet take 753 MB
+KEPT_FEATURES = 200_000_000  # bytes; 100,000 features of CLIP ViT-B
 CLEAN_SETS = {"imagenet-c-5000": "imagenet"}  # for other sets that end with -c, the name without it
 
 
 class KeptImages(DerivedSet):
     """A dataset that keeps the images of the domain that was read last; a process keeps those of one dataset.
 
-    Methods take turns on one domain, and making its images can cost more than classifying them. Features are never
-    kept, as every method makes its own; tokens, which no method adapts, are kept by running/token_cache.py.
+    Methods take turns on one domain, and making its images can cost more than classifying them.
     """
 
     _place: ClassVar[tuple[object, str, int] | None] = None
     _kept: ClassVar[dict[int, ImageArray]] = {}
     _bytes: ClassVar[int] = 0
+    _lock: ClassVar[threading.Lock] = threading.Lock()  # threads read at the same time, but keep one after the other
 
     def read(self, domain: str, severity: int, indices: Iterable[int]) -> list[ImageArray]:
         """Return images; those that are not kept yet are read."""
-        kept = type(self)
-        if kept._place != (self.source, domain, severity):
-            kept._place, kept._kept, kept._bytes = (self.source, domain, severity), {}, 0
-        wanted = [int(index) for index in indices]
-        missing = [index for index in wanted if index not in kept._kept]
+        kept, place, wanted = type(self), (self.source, domain, severity), [int(index) for index in indices]
+        with kept._lock:
+            if kept._place != place:
+                kept._place, kept._kept, kept._bytes = place, {}, 0
+            found = {index: kept._kept[index] for index in wanted if index in kept._kept}
+        missing = [index for index in wanted if index not in found]
         fresh = dict(zip(missing, self.source.read(domain, severity, missing), strict=True)) if missing else {}
-        for index, image in fresh.items():
-            if kept._bytes + image.nbytes <= KEPT_BYTES:
-                kept._kept[index] = image
-                kept._bytes += image.nbytes
-        return [fresh[index] if index in fresh else kept._kept[index] for index in wanted]
+        with kept._lock:
+            for index, image in fresh.items() if kept._place == place else ():
+                if index not in kept._kept and kept._bytes + image.nbytes <= KEPT_BYTES:
+                    kept._kept[index] = image
+                    kept._bytes += image.nbytes
+        found |= fresh
+        return [found[index] for index in wanted]
+
+
+class Inputs(NamedTuple):
+    """A batch of a stream with its preprocessed images and the digest of their values."""
+
+    batch: Batch
+    images: Tensor
+    digest: str
+
+
+class KeptFeatures(ZeroShot):
+    """A frozen classifier that encodes a batch once in a process, for all methods that do not change its encoder.
+
+    Features are kept as the encoder gave them, by the model and the values of the whole preprocessed batch: images in
+    batches of another size or in another order are encoded anew, as last digits could differ. So answers are bit-equal
+    to those without it. ``spared`` counts the seconds that the encoding took when it was done.
+    """
+
+    _kept: ClassVar[dict[tuple[str, ...], tuple[Tensor, float]]] = {}  # the last used ones last
+
+    def __init__(self, classifier: ZeroShot, model: tuple[str, ...]) -> None:
+        vars(self).update(vars(classifier))
+        self.model, self.spared = model, 0.0
+        self._images: Tensor | None = None
+        self._key: tuple[str, ...] = ()
+
+    def expect(self, inputs: Inputs, anew: bool) -> None:
+        """Share the features of these images alone; ``anew``: encode them even if their features are kept."""
+        self._images, self._key, self.spared = inputs.images, (*self.model, inputs.digest), 0.0
+        if anew:
+            self._kept.pop(self._key, None)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Return features [B, D] as the encoder gives them, in the prototypes' precision."""
+        if self._images is None or not images.is_set_to(self._images):
+            return super().encode(images)
+        if found := self._kept.pop(self._key, None):
+            self._kept[self._key] = found
+            self.spared += found[1]
+            return found[0].clone()
+        started = time.perf_counter()
+        features = super().encode(images)
+        if features.is_cuda:
+            torch.cuda.synchronize()
+        self._kept[self._key] = features.detach().clone(), time.perf_counter() - started
+        while sum(kept.nbytes for kept, _ in self._kept.values()) > KEPT_FEATURES:
+            self._kept.pop(next(iter(self._kept)))
+        return features
 
 
 def strip_watch(method: AnyMethod) -> Method:
     """Return the method that a watch wraps, or the method itself."""
-    return method.method if isinstance(method, Watched) else method
+    return unwrap(method)
 
 
 @lru_cache
@@ -100,6 +158,7 @@ def describe_backbone(name: str, dtype: str, device: str) -> str:
     is_small_model(name, dtype, device)  # while the model is loaded: a process holds one at a time
     backbone = load_backbone(name, dtype, device)
     parts = [digest_tensors(backbone.encoder.state_dict()), backbone.text_digest()]
+    parts += [own[1]] if (own := load_function(name, GROUP, "model")) else []
     parts += [repr(backbone.logit_scale), repr(backbone.logit_bias), repr(backbone.preprocessing)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
@@ -116,10 +175,18 @@ def load_classifier(name: str, dtype: str, device: str, classes: tuple[str, ...]
     return load_backbone(name, dtype, device).classifier(classes, templates)
 
 
-def read_inputs(
-    backbone: Backbone, stream: Stream, start: int, device: torch.device
-) -> ReadAhead[Batch, tuple[Batch, Tensor]]:
-    """Read the batches of a stream from number ``start`` on, with preprocessed images, one batch ahead."""
-    return ReadAhead(
-        stream.batches(start), lambda batch: (batch, backbone.preprocess(batch.images).to(device)), ahead=1
-    )
+def read_inputs(backbone: Backbone, stream: Stream, start: int, device: torch.device) -> ReadAhead[int, Inputs]:
+    """Read the batches of a stream from number ``start`` on, with preprocessed images, one batch ahead.
+
+    A GPU needs images faster than one thread prepares them, and leaves the cores free: several threads do, and copy
+    from pinned memory, so that the step before need not end first.
+    """
+
+    def prepare(number: int) -> Inputs:
+        batch = stream.batch(number)
+        images = backbone.preprocess(batch.images)
+        ready = images.pin_memory() if device.type == "cuda" else images
+        return Inputs(batch, ready.to(device, non_blocking=device.type == "cuda"), digest_tensors({"images": images}))
+
+    threads = 1 if device.type == "cpu" else min(LOADERS, count_cores())
+    return ReadAhead(range(start, len(stream)), prepare, ahead=threads, workers=threads)

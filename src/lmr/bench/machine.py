@@ -48,8 +48,7 @@ def describe_machine() -> dict[str, str | int]:
     with contextlib.suppress(OSError, AttributeError):
         facts["load_before"] = f"{os.getloadavg()[0]:.2f}"
     facts |= {"system": platform.platform(), "python": platform.python_version(), "torch": torch.__version__}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        facts["transformers"] = importlib.metadata.version("transformers")
+    facts["transformers"] = importlib.metadata.version("transformers")
     return facts | {__name__.partition(".")[0]: __version__}
 
 
@@ -60,8 +59,25 @@ def _name_processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def measure_peak(work: Callable[[], object]) -> int:
-    """Return the bytes by which ``work`` raises the peak memory of this process.
+def describe_device(device: torch.device) -> str:
+    """Return the kind of a device, and for a GPU its name and how it multiplies float32 numbers."""
+    if device.type != "cuda":
+        return device.type
+    convolutions = "TF32" if torch.backends.cudnn.allow_tf32 else "float32"
+    return (
+        f"cuda ({torch.cuda.get_device_name(device)}, products of {torch.get_float32_matmul_precision()} precision, "
+        f"convolutions in {convolutions})"
+    )
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a GPU has finished its work, for a measurement."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def measure_peak(work: Callable[[], object], device: torch.device | None = None) -> int:
+    """Return the bytes by which ``work`` raises the peak memory of this process, or what torch allocates on a GPU.
 
     The process should be fresh, with the model loaded and warmed up. Memory that was freed but not returned to the
     system would hide a part of what the work needs, so it is returned first. Where the system can reset the peak,
@@ -69,6 +85,12 @@ def measure_peak(work: Callable[[], object]) -> int:
     result is then too small.
     """
     gc.collect()
+    if device is not None and device.type == "cuda":
+        wait_for(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        work()
+        return torch.cuda.max_memory_allocated(device) - before
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)  # of glibc; other C libraries have no such call
     reset_peak()

@@ -15,10 +15,8 @@ from lmr.cli.interrupts import INTERRUPTED, Interrupts
 EXTRAS = {
     "bench": ("scipy", "cv2", "pandas", "matplotlib", "jinja2"),
     "serve": ("fastapi", "pydantic", "uvicorn", "httptools", "multipart", "prometheus_client", "httpx"),
-    "siglip": ("transformers", "sentencepiece", "google"),
     "frost": ("imagecorruptions",),
     "parquet": ("pyarrow",),
-    "remote": ("fsspec",),
     "ray": ("ray",),
 }
 ENDLESS = ("serve",)  # commands that only a signal ends

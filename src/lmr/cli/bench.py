@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
-from typing import TYPE_CHECKING
+import textwrap
+import tomllib
+from typing import TYPE_CHECKING, Any
 
-from lmr.bench.plans.choices import DTYPES, FOLDER, KEYS, RESETS, TIMINGS
-from lmr.data.names import ORDERS
+from lmr.bench.plans.fields import FOLDER, PlanFields
+from lmr.cli.shared_options import add_fields
+from lmr.core.explain import explain_fields
 
 if TYPE_CHECKING:
     from lmr.bench.plans.plan import Plan
     from lmr.bench.running.bench import BenchResult
+
+# The fields of a plan with an option of their own; --set takes the others.
+OPTIONS = ("methods", "datasets", "corruptions", "severities", "backbones", "batch_sizes", "seeds", "images", "select")
 
 DESCRIPTION = """\
 Run methods on streams of images and store every result with its whole protocol. A plan says what to run:
@@ -28,6 +35,8 @@ examples:
   lmr bench photo-quick --methods lmr --seeds 1 2 3      a plan with other values
   lmr bench photo-quick --methods lmr ./mine.py:mine     your own method, from a file
   lmr bench --methods lmr "tent(lr=1e-3)" --datasets folder:photos --backbones ViT-B-16
+  lmr bench photo-quick --set order=skew majority=0.6 'dominant=["1", "1>3"]'
+  lmr bench photo --select grid.toml                     each method also in values chosen on other corruptions
   lmr bench photo --ray auto                             on all nodes of a Ray cluster
   lmr bench --methods lmr --datasets "cifar10-c|photo-c"     the first of these that is under --root"""
 
@@ -39,65 +48,50 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "name begins with photo), or a file PLAN.toml")  # fmt: skip
     add("--list", action="store_true", help="list the plans that come with lmr")
     add("--dry-run", action="store_true", help="list the runs and run nothing")
-    add("--estimate", action="store_true", help="estimate the time on this machine and run nothing")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
     add("--from", dest="sources", nargs="+", default=[], metavar="RUNS", help="reuse the finished runs in these "
         "folders of runs or packs (see lmr report --pack), to continue a bench of another machine")  # fmt: skip
     add("--workers", type=int, metavar="N", help="processes that share the cores (default: as many as cores for small "
-        "models such as photo and pocket, otherwise 1)")  # fmt: skip
+        "models such as photo, otherwise 1)")  # fmt: skip
     add("--ray", nargs="?", const="local", metavar="ADDRESS", help="run on a Ray cluster: at ADDRESS, auto for one "
         "that this machine belongs to, or (without an address) one that is started here for the time of the bench; "
         "rows are those of one machine. Needs pip install 'lmr[ray]'")  # fmt: skip
     add("--root", metavar="DIR", help="where datasets are kept (default: $LMR_DATA, or ~/.cache/lmr/data)")
-    group = parser.add_argument_group("instead of a plan, or to change one")
-    add = group.add_argument
-    add("--methods", nargs="+", metavar="SPEC", help='such as lmr, "tent(lr=1e-3)" or ./mine.py:mine; all; or '
-        "paper, those that the paper compares")  # fmt: skip
-    add("--preset", nargs="+", metavar="NAME", help="presets to use; each method takes the first that it has")
-    add("--datasets", "--data", nargs="+", metavar="NAME", help="such as photo-c, cifar10-c, pacs, folder:PATH, "
-        "domains:PATH or csv:PATH; 'cifar10-c|photo-c' is the first one found, 'cifar100-c|' may be missing",
-    )  # fmt: skip
-    add("--corruptions", nargs="+", metavar="NAME", help="such as fog or clean, or domains of the set (default: those "
-        "of the benchmark)")  # fmt: skip
-    add("--severities", nargs="+", type=int, metavar="1..5", help="severities of the corruptions (default: 5)")
-    add("--backbones", nargs="+", metavar="MODEL", help="models, as lmr.load takes them (default: photo)")
-    add("--prompts", nargs="+", metavar="TEXT", help='templates such as "a photo of a {}.", or JSON files; each is a '
-        "set")  # fmt: skip
-    add("--batch-sizes", nargs="+", type=_read_size, metavar="N", help="images per step (default: preset, the batch "
-        "size of each method's preset)")  # fmt: skip
-    add("--seeds", nargs="+", type=int, metavar="N", help="seeds of the order of the images (default: 1)")
-    add("--images", type=int, metavar="N", help="use the first N images of each stream (default: all)")
-    add("--order", choices=ORDERS, help="order of the images in a stream (default: shuffle)")
-    add("--concentration", type=float, metavar="X", help="for --order dirichlet: small is strongly imbalanced "
-        "(default: 0.1)")  # fmt: skip
-    add("--block", type=int, metavar="N", help="for --order classes: images of one class in a row (default: all)")
-    add("--majority", type=float, metavar="X", help="for --order skew: the share of the dominant classes "
-        "(default: 0.8)")  # fmt: skip
-    add("--tail", type=float, metavar="X", help="for --order skew, in place of a majority: a long tail, in which the "
-        "k-th class has a share in proportion to X^k")  # fmt: skip
-    add("--dominant", nargs="+", metavar="CLASS", help="for --order skew: the number of the dominant class, a stream "
-        "for each; '1+3': both together; '1>3': 3 takes over half-way, or at the onset (default: drawn by the seed)",
-    )  # fmt: skip
-    add("--onset", type=int, metavar="N", help="the first N images of every stream are clean and are not counted, then "
-        "the corruption begins (default: 0)")  # fmt: skip
-    add("--reset", choices=RESETS, help="never: one stream through all corruptions (default: domain)")
-    add("--rounds", type=int, metavar="N", help="for --reset never: how often the stream goes through all corruptions "
-        "(default: 1)")  # fmt: skip
-    add("--mix", action="store_true", default=None, help="shuffle all corruptions into one stream")
-    add("--latin", action="store_true", default=None, help="for --reset never: one stream for each order of a Latin "
-        "square of the domains")  # fmt: skip
-    add("--timing", choices=TIMINGS, help="live: the stream does not wait; a method whose step costs k forward "
-        "passes adapts on every k-th batch and answers the others with its last state (default: wait)")  # fmt: skip
-    add("--forgetting", type=int, metavar="N", help="clean images to classify after each stream (default: 0)")
-    add("--recovery", action="store_true", default=None, help="measure how many of zero-shot's errors are corrected")
-    add("--watch", nargs="+", metavar="MODE", help="on, report or off: with a watch that rolls a stream back when its "
-        "adaptation goes wrong, one that only reports, or none; several to compare them (default: off)")  # fmt: skip
-    add("--dtype", choices=DTYPES, help="type of the frozen weights (default: float32)")
-    add("--device", metavar="NAME", help="where models run, such as cpu or cuda (default: cpu)")
+    group = parser.add_argument_group("instead of a plan, or to change one", _describe_others())
+    add_fields(group, PlanFields, methods="SPEC", datasets="NAME", corruptions="NAME", severities="1..5")
+    add_fields(group, PlanFields, backbones="MODEL", batch_sizes="N", seeds="N", images="N", select="GRID")
+    group.add_argument("--set", nargs="+", action="extend", type=_read_field, default=[], metavar="FIELD=VALUE",
+        help="any field of a plan, with a value as in a plan; quotes around a text may be left out")  # fmt: skip
+    parser.set_defaults(**dict.fromkeys(OPTIONS))
+    for action in group._group_actions:
+        action.required = False  # a plan has these
 
 
-def _read_size(word: str) -> int | str:
-    return word if word == "preset" else int(word)
+def _describe_others() -> str:
+    """Return the fields of a plan that have no option of their own, one per line."""
+    meanings, lines = explain_fields(PlanFields), ["fields for --set:"]
+    for item in dataclasses.fields(PlanFields):
+        if item.name not in OPTIONS:
+            choices = f" ({', '.join(item.metadata['choices'])})" if "choices" in item.metadata else ""
+            text = f"  {item.name:<14}{meanings[item.name]}{choices}"
+            lines += textwrap.wrap(text, 116, subsequent_indent=" " * 16)
+    return "\n".join(lines)
+
+
+def _read_field(word: str) -> tuple[str, Any]:
+    """Return the name and the value of "field=value", where the value is TOML, or a text without quotes."""
+    name, equals, value = word.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"expected FIELD=VALUE, such as order=dirichlet, got {word!r}")
+    try:
+        return name, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+def read_overrides(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a plan that were given, by their names."""
+    return {key: getattr(options, key) for key in OPTIONS} | dict(options.set)
 
 
 def run(options: argparse.Namespace) -> str | None:
@@ -105,24 +99,26 @@ def run(options: argparse.Namespace) -> str | None:
     from lmr.bench.plans.plan import choose_plans, list_plans
     from lmr.bench.plans.task import list_tasks
     from lmr.bench.running.bench import run_bench
+    from lmr.bench.running.run import count_all_forwards
+    from lmr.bench.running.selection import list_trials
 
     if options.list:
         titles = list_plans()
         width = max(map(len, titles))
         print("\n".join(f"{name:{width}}  {title}" for name, title in titles.items()))
         return None
-    plans = choose_plans(options.plans, {key: getattr(options, key) for key in KEYS})
-    if options.ray and not options.estimate:
+    plans = choose_plans(options.plans, read_overrides(options))
+    if options.ray:
         return _run_on_ray(plans, options)
-    if options.dry_run or options.estimate:
+    if options.dry_run:
         tasks = list_tasks(plans, options.root, lambda message: print(f"lmr: {message}", file=sys.stderr))
-        if options.dry_run:
-            print("\n".join(f"{task.run}  {task.command}" for task in tasks))
-            print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.")
-        if options.estimate:
-            from lmr.bench.running.estimate import describe_left_time
-
-            print(describe_left_time(tasks, options.out, options.workers, options.sources))
+        trials = list_tasks(list_trials(plans, options.root), options.root)
+        print("\n".join(f"{task.run}  {task.command}" for task in tasks))
+        forwards = count_all_forwards(tasks)
+        passes = "" if forwards is None else f", passes of an image: {forwards:,.0f} (a backward counts as a forward)"
+        print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}{passes}.")
+        if trials:
+            print(f"Before them, {len(trials)} runs to choose values; then each method also runs in the chosen ones.")
         return None
     result = run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources)
     return _close(result, options)

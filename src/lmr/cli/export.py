@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
     add_prompt_options(parser)
     add_fields(parser, ExportOptions, stream="N", overwrite=None, method="FILE.py:NAME")
-    add_fields(parser.add_argument_group("about the model"), ExportOptions, architecture="NAME", dtype=None)
+    add_fields(parser.add_argument_group("about the model"), ExportOptions, dtype=None)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -26,6 +26,7 @@ USE, RESEARCH, SYSTEM = "use", "research", "system"
 COMMANDS = {
     "demo": Command(USE, "see a small model lose accuracy and regain it by adapting"),
     "predict": Command(USE, "label a folder of images while adapting to it"),
+    "label": Command(USE, "label a few images by hand, to correct and to judge a model"),
     "check": Command(USE, "see on labelled images whether adapting helps"),
     "serve": Command(USE, "serve a classifier that adapts to many streams, over HTTP"),
     "camera": Command(USE, "send the frames of a camera, a video or a folder to the service"),
@@ -33,12 +34,9 @@ COMMANDS = {
     "bench": Command(RESEARCH, "run methods on benchmarks; resumes if interrupted"),
     "report": Command(RESEARCH, "make tables, figures and a web page from finished runs"),
     "reproduce": Command(RESEARCH, "run a table of the paper and compare it with the published one"),
-    "cost": Command(RESEARCH, "measure the cost of a step of each method on this machine"),
-    "tune": Command(RESEARCH, "choose the values of a method on unlabelled images"),
     "list": Command(SYSTEM, "show methods and models, and explain the arguments of a method"),
     "doctor": Command(SYSTEM, "describe a model and check that it works"),
     "fetch": Command(SYSTEM, "get a dataset, or check one"),
-    "frigate": Command("", "write sub-labels for the objects that Frigate tracks"),
     "completion": Command("", "print a completion script for a shell"),
 }
 GROUPS = (USE, RESEARCH, SYSTEM)
@@ -52,7 +50,6 @@ examples:
   lmr check labelled                                          does adapting help on my images?
   lmr serve --labels names.txt                                a service over HTTP, with a live page
   lmr doctor openai/clip-vit-base-patch16                     describe and check a model
-  lmr cost --random ViT-B-16 --batch-size 16                  the cost of a step on this machine
   lmr bench photo-quick && lmr report                         nine methods on five corruptions, then tables and figures
   lmr list lmr                                                the arguments of a method, explained
   lmr COMMAND --help                                          more about a command"""

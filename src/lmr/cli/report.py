@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from lmr.bench.plans.choices import FOLDER
+from lmr.bench.plans.fields import FOLDER
 from lmr.core.extras import require
 
 STORED = Path(__file__).parents[3] / "results" / "leaderboard"  # in a copy of the repository
 
 DESCRIPTION = """\
-Make tables (terminal, Markdown, LaTeX, csv), the paper's figures (PNG, SVG) and one self-contained page from the runs
+Make tables (terminal, Markdown, LaTeX, CSV), the paper's figures (PNG, SVG) and one self-contained page from the runs
 of lmr bench. Where a published value exists, it is shown next to the measured one, with any difference in
 the protocol."""
 
@@ -21,6 +21,7 @@ examples:
   lmr report my-runs more-runs --out report
   lmr report --leaderboard                    all methods on all kinds of streams
   lmr report --reference tent --pairs         intervals against TENT, and between all pairs
+  lmr report my-runs --answers answers.parquet     every answer to every image, for pandas
   lmr report my-runs --pack results/mine      keep the runs in a repository; lmr report results/mine reads them"""
 
 
@@ -36,11 +37,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--pairs", action="store_true", help="also show the differences between all pairs of methods, with p-values "
         "after Holm's correction")  # fmt: skip
     add("--out", metavar="FOLDER", help="where the report is written (default: RUNS/report of the first folder)")
-    add("--beside", metavar="TABLE", help="also show the values of this published table next to runs on other data, "
-        "with the difference stated")  # fmt: skip
+    add("--answers", metavar="FILE", help="instead of a report, write the answers of all runs, a line for each image "
+        "of each run, to FILE.parquet (needs pip install 'lmr[parquet]') or FILE.csv")  # fmt: skip
     add("--pack", metavar="FOLDER", help="instead of a report, add the rows and the packed predictions of all runs to "
         "this folder, a few KB per run; lmr report and lmr bench --from read it")  # fmt: skip
-    add("--no-figures", dest="figures", action="store_false", help="make only the tables and the page")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -48,6 +48,9 @@ def run(options: argparse.Namespace) -> None:
     require("pandas", "bench", "A report")
     if options.pack is not None:
         _pack(options)
+        return
+    if options.answers is not None:
+        _write_answers(options)
         return
     from lmr.report.formats import print_text, show_tables
     from lmr.report.gains import Compared
@@ -59,18 +62,31 @@ def run(options: argparse.Namespace) -> None:
     if options.leaderboard:
         report = make_leaderboard(folders, out, compared)
     else:
-        report = make_report(folders, out, options.beside, options.figures, compared)
+        report = make_report(folders, out, compared=compared)
     show_tables(report.tables)
+    for verdict in report.verdicts:
+        print_text(f"{verdict}\n")
     for note in report.notes:
         print_text(f"- {note}")
     figures = f"; figures in {out / 'figures'}" if report.drawings else ""
-    print_text(f"\nOpen {report.page} (tables also as .md, .tex, .csv in {out / 'tables'}{figures}).")
+    print_text(f"\nOpen {report.page} (tables also in {out / 'tables.csv'} and {out / 'tables'}{figures}).")
 
 
 def _choose_folders(leaderboard: bool) -> list[str]:
     """Return the folders of runs where none is given: with the leaderboard, its stored runs after the user's own."""
     stored = [str(STORED)] if leaderboard and STORED.is_dir() else []
     return stored if stored and not Path(FOLDER).exists() else [FOLDER, *stored]
+
+
+def _write_answers(options: argparse.Namespace) -> None:
+    from lmr.report.formats import print_text
+    from lmr.report.runs import read_runs, write_answers
+
+    runs = read_runs(options.runs or [FOLDER])
+    count = write_answers(runs, Path(options.answers))
+    for note in runs.notes:
+        print_text(f"- {note}")
+    print_text(f"{count:,} answers of {len(runs.rows)} runs are in {options.answers}.")
 
 
 def _pack(options: argparse.Namespace) -> None:

@@ -36,10 +36,9 @@ def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``lmr.load``."""
-    group = parser.add_argument_group("about the model")
-    add_fields(group, ModelOptions, architecture="NAME", device="NAME", dtype=None, memory=None)
+def add_model_options(parser: argparse.ArgumentParser, kind: type[ModelOptions] = MethodOptions) -> None:
+    """Add the options of ``lmr.load``, with the defaults of ``kind``."""
+    add_fields(parser.add_argument_group("about the model"), kind, device="NAME", dtype=None)
 
 
 def add_fields(
@@ -64,6 +63,8 @@ def add_fields(
             more["choices"] = typing.get_args(literal)
         elif given[0] in (int, float):
             more["type"] = given[0]
+        if typing.get_origin(hints[name]) is tuple:
+            more["nargs"] = "+"
         meaning = meanings.get(name, "").replace("%", "%%")
         if "(default:" not in meaning and more.get("default") is not None:
             meaning += " (default: %(default)g)" if given[0] is float else " (default: %(default)s)"

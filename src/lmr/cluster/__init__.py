@@ -1,1 +1,1 @@
-"""More than one machine, on Ray: the pool of a bench, shards of ``lmr predict``, replicas of the service."""
+"""More than one machine, on Ray: the pool of a bench, streams of ``lmr predict``."""

@@ -8,7 +8,6 @@ import hashlib
 import importlib
 import platform
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from lmr.core.errors import LmrError
 from lmr.core.registry import load_method_file, split_address
 from lmr.version import __version__
 
-CLOCK_SECONDS = 60.0  # a clock that is off by more is worth a message
 PROBE_SECONDS = 120.0  # for a node to start a process that imports torch
 SOURCES = Path(__file__).parents[1]  # the folder of the package
 PACKAGES = {"torch": "torch", "numpy": "numpy", "Pillow": "PIL", "OpenCV": "cv2"}  # names, and what is imported
@@ -32,7 +30,6 @@ class Node:
     cores: int
     memory: float  # bytes that Ray gives to its processes
     versions: Mapping[str, str]
-    clock: float  # seconds that its clock is ahead of ours
 
     @property
     def description(self) -> str:
@@ -85,7 +82,7 @@ def digest_method(spec: str) -> dict[str, str]:
 
 def probe() -> dict[str, Any]:
     """Describe this machine as a node."""
-    return {"host": socket.gethostname(), "versions": list_versions(), "time": time.time()}
+    return {"host": socket.gethostname(), "versions": list_versions()}
 
 
 def find_nodes(ray: Any) -> list[Node]:
@@ -94,7 +91,6 @@ def find_nodes(ray: Any) -> list[Node]:
 
     alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
     asked = ray.remote(num_cpus=0, max_retries=1)(probe)
-    sent = time.time()
     answers = [
         asked.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote()
         for node in alive
@@ -108,29 +104,22 @@ def find_nodes(ray: Any) -> list[Node]:
         except (ray.exceptions.RayError, ImportError) as error:
             name = node.get("NodeManagerHostname") or node["NodeID"]
             raise LmrError(f"The node {name} {_explain(ray, error)}") from error
-        received = time.time()
-        ahead = said["time"] - min(max(said["time"], sent), received)  # 0 if it lies between asking and hearing
         name = f"{said['host']}/{node['NodeID'][:4]}" if len(alive) > 1 else said["host"]
         cores, memory = int(node["Resources"]["CPU"]), node["Resources"].get("memory", 0.0)
-        nodes.append(Node(name, cores, memory, said["versions"], ahead))
+        nodes.append(Node(name, cores, memory, said["versions"]))
     if not nodes:
         raise LmrError("The Ray cluster has no node with a free core; start one with 'ray start'.")
     return nodes
 
 
-def check_nodes(nodes: Sequence[Node], own: Mapping[str, str]) -> list[str]:
-    """Refuse nodes whose rows would silently differ from ours; gives messages about what is odd but harmless."""
+def check_nodes(nodes: Sequence[Node], own: Mapping[str, str]) -> None:
+    """Refuse nodes whose rows would silently differ from ours."""
     for node in nodes:
         if wrong := describe_mismatch(node.versions, own):
             raise LmrError(
                 f"The node {node.name} has {wrong}; rows of different versions are not mixed. Install the same "
                 "versions on every node."
             )
-    return [
-        f"The clock of the node {node.name} is off by {node.clock:+.0f} s; results do not depend on it."
-        for node in nodes
-        if abs(node.clock) > CLOCK_SECONDS
-    ]
 
 
 def describe_mismatch(theirs: Mapping[str, str], own: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 from lmr.bench.inputs import describe_backbone, find_dataset
-from lmr.bench.plans.choices import FOLDER
+from lmr.bench.plans.fields import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import BenchResult, are_small, check_workers, run_bench
@@ -46,12 +46,14 @@ def run_ray_bench(
     """
     check_workers(workers)
     nodes, shown = find_nodes(ray), screen or sys.stderr
-    for message in [*check_nodes(nodes, list_versions()), *(f"node {node.description}" for node in nodes)]:
-        print(f"lmr: {message}", file=shown)
+    check_nodes(nodes, list_versions())
+    for node in nodes:
+        print(f"lmr: node {node.description}", file=shown)
 
     def start(tasks: Sequence[Task], target: Path, seconds: float) -> RayWorkers:
         threads = choose_threads(are_small(tasks), nodes)
-        return RayWorkers(ray, target, threads, workers, count_places(nodes, threads))
+        gpus = int(any(task.device.startswith("cuda") for task in tasks))
+        return RayWorkers(ray, target, threads, workers, count_places(nodes, threads), gpus)
 
     return run_bench(plans, folder, root=root, sources=sources, screen=screen, start_workers=start)
 
@@ -59,9 +61,9 @@ def run_ray_bench(
 def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None) -> str:
     """Describe the nodes, and the groups of runs that share a model and images."""
     nodes = find_nodes(ray)
-    odd = check_nodes(nodes, list_versions())
+    check_nodes(nodes, list_versions())
     tasks = list_tasks(list(plans), root, lambda message: print(f"lmr: {message}", file=sys.stderr))
-    lines = [*odd, *describe_nodes(nodes, choose_threads(are_small(tasks), nodes))]
+    lines = describe_nodes(nodes, choose_threads(are_small(tasks), nodes))
     groups = Counter((task.backbone, task.dataset, task.domain, task.severity) for task in tasks)
     for (backbone, dataset, domain, severity), runs in groups.items():
         lines.append(f"  {runs:4} runs on the same images: {backbone}, {dataset} {domain} {severity or ''}".rstrip())
@@ -71,10 +73,10 @@ def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None) -> str
 class RayWorkers:
     """The nodes of a cluster as the workers of a bench, ``most`` runs at a time; a context manager."""
 
-    def __init__(self, ray: Any, folder: Path, threads: int, most: int | None, places: int) -> None:
+    def __init__(self, ray: Any, folder: Path, threads: int, most: int | None, places: int, gpus: int = 0) -> None:
         self.folder = folder
         self.count = min(most or places, places)  # of the nodes at the start
-        self._pool = TaskPool[Task, RunResult](ray, run_on_node, threads, most)
+        self._pool = TaskPool[Task, RunResult](ray, run_on_node, threads, most, gpus)
         self._nodes: dict[int, str] = {}
 
     def __enter__(self) -> RayWorkers:

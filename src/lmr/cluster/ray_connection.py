@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from lmr.bench.machine import count_cores
@@ -17,8 +17,6 @@ NODE_HINT = (  # Ray looks for a node on the machine of the command, and its own
     "Give the command on a machine of the cluster; 'ray start --address=HEAD:PORT --num-cpus=0' makes this one a "
     "machine of it that computes nothing."
 )
-SETTINGS_FRAME, FRAME_HEAD = 4, 9  # the type of an HTTP/2 frame, and the bytes before its content
-HTTP2_OPENING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS_FRAME, 0, 0, 0, 0, 0])
 MISMATCH = "Version mismatch:"  # the beginning of Ray's message about other versions
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the command
 
@@ -36,11 +34,10 @@ def import_ray() -> Any:
 
 
 @contextlib.contextmanager
-def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) -> Iterator[Any]:
+def connect(address: str = LOCAL) -> Iterator[Any]:
     """Ray, connected within this context. "local" starts a cluster here, "auto" finds one that runs on this machine.
 
-    A connection that the program has made already is used and kept. ``variables`` are added to the environment of the
-    processes that are started through this connection.
+    A connection that the program has made already is used and kept.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -51,8 +48,6 @@ def connect(address: str = LOCAL, variables: Mapping[str, str] | None = None) ->
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
         quiet |= {"num_cpus": count_cores(), "include_dashboard": False}
-    if variables:
-        quiet["runtime_env"] = {"env_vars": dict(variables)}
     try:
         _try_port(address)
         ray.init(address=address, **quiet)
@@ -83,22 +78,8 @@ def _explain(address: str, error: Exception) -> str:
 
 
 def _try_port(address: str) -> None:
-    """Raise OSError if an address names a port that does not answer, or not as the head of a Ray cluster does."""
+    """Raise OSError if an address names a port that does not answer."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         return
-    with socket.create_connection((host.strip("[]"), int(port)), PORT_SECONDS) as connection:
-        if os.environ.get("RAY_USE_TLS", "0").lower() in ("0", "false") and not _speaks_http2(connection):
-            raise OSError("what answers there is not the head of a cluster, whose port 'ray start' prints")
-
-
-def _speaks_http2(connection: socket.socket) -> bool:
-    """Return True if the other end answers the opening of HTTP/2, which gRPC is made of, with settings of its own."""
-    answer = b""
-    try:
-        connection.sendall(HTTP2_OPENING)
-        while len(answer) < FRAME_HEAD and (part := connection.recv(FRAME_HEAD - len(answer))):
-            answer += part
-    except OSError:  # silence, or the end of the connection
-        return False
-    return len(answer) == FRAME_HEAD and answer[3] == SETTINGS_FRAME
+    socket.create_connection((host.strip("[]"), int(port)), PORT_SECONDS).close()

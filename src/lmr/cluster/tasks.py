@@ -65,12 +65,12 @@ class TaskPool(Generic[J, R]):
     """Runs ``work(job)`` on the nodes of a cluster; a context manager that cancels what still runs.
 
     ``work`` raises LmrError only where its node cannot do the work as the driver's machine would. This ends the whole
-    pool: the node would fail the other jobs, too.
+    pool: the node would fail the other jobs, too. A job has this number of threads and GPUs of its node to itself.
     """
 
-    def __init__(self, ray: Any, work: Callable[[J], R], threads: int, most: int | None = None) -> None:
-        self.ray, self.most, self.threads = ray, most, threads
-        self._remote = ray.remote(_do).options(num_cpus=threads, max_retries=RETRIES)
+    def __init__(self, ray: Any, work: Callable[[J], R], threads: int, most: int | None = None, gpus: int = 0) -> None:
+        self.ray, self.most, self.needs = ray, most, {"CPU": threads} | ({"GPU": gpus} if gpus else {})
+        self._remote = ray.remote(_do).options(num_cpus=threads, num_gpus=gpus, max_retries=RETRIES)
         self._work = ray.put((work, Surroundings(threads)))  # once for all jobs
         self._running: dict[Any, tuple[int, J]] = {}
 
@@ -104,8 +104,9 @@ class TaskPool(Generic[J, R]):
                 yield self._hear(future, slot, last)
 
     def _count_places(self) -> int:
-        cores = [node["Resources"].get("CPU", 0) for node in self.ray.nodes() if node["Alive"]]
-        places = max(1, sum(int(count // self.threads) for count in cores))
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        each = (min(int(node.get(name, 0) // need) for name, need in self.needs.items()) for node in nodes)
+        places = max(1, sum(each))
         return min(self.most or places, places)
 
     def _hear(self, future: Any, slot: int, job: J) -> Report[J, R]:

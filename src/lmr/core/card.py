@@ -68,14 +68,6 @@ class Preset:
 
 
 @dataclass(frozen=True)
-class Switch:
-    """A cheaper configuration, and the measured share of the method's gain over zero-shot that it keeps."""
-
-    values: dict[str, Any]
-    kept: float
-
-
-@dataclass(frozen=True)
 class Card:
     """The facts that tables, listings and docs show of a method. The code of the method does not need it.
 
@@ -94,6 +86,7 @@ class Card:
     presets: Mapping[str, Preset] = field(default_factory=lambda: {"default": Preset({}, "the method's own defaults")})
     parts: tuple[str, ...] = ()  # boolean arguments that switch parts of the method off, for ablations
     swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name of a sweep -> arguments that vary in it
+    former: Mapping[str, Any] = field(default_factory=dict)  # arguments it once had -> defaults
     gated: bool = False  # only a share info["gate_share"] of the samples enters the loss
-    switches: tuple[Switch, ...] = ()  # cheaper configurations, from which a budget chooses
+    switches: tuple[str, ...] = ()  # arguments that make a step cheaper, for figures of accuracy against cost
     source_images: int = 0  # clean images for ``fit_source`` before the stream, where there are any

@@ -5,19 +5,31 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.errors import LmrError
-from lmr.core.locks import hold
+from lmr.core.errors import LmrError, WrongType
 from lmr.core.pixel_scale import PixelScale
-from lmr.core.placement import Device, count_moves, find_placement, find_whole, place_tower, read_target, widen
+from lmr.core.placement import (
+    Device,
+    count_moves,
+    digest_tensors,
+    digest_weights,
+    find_placement,
+    find_whole,
+    place_tower,
+    read_target,
+    widen,
+)
 from lmr.core.text import TextReader, TextSide
+
+_BRIGHT = 20.0  # a mean that no preprocessed images have
 
 
 class ZeroShot:
@@ -58,7 +70,7 @@ class ZeroShot:
         pixels: PixelScale | None = None,
     ) -> None:
         if not isinstance(encoder, nn.Module):
-            raise LmrError(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
+            raise WrongType(f"Expected an nn.Module that maps images to features, got {type(encoder).__name__}.")
         _check_prototypes(prototypes)
         scale, bias = read_number(logit_scale), read_number(logit_bias)
         if not 0 < scale < float("inf"):
@@ -100,17 +112,18 @@ class ZeroShot:
             self._placement = placement
         return self._prototypes
 
-    def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
+    def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | str | None = None) -> Self:
         """Move encoder, text tower and prototypes, in place: ``to("cuda")``, ``to(torch.bfloat16)``, or both.
 
         ``dtype`` is that of the frozen weights and of the images; prototypes, the state of methods and the norms of
         lmr's own towers are never below float32. All that share the towers (the backbone, other classifiers, methods)
-        follow. As with ``nn.Module.to``, digits that a type cannot hold are lost: a model that was in half precision is
-        another model, which refuses states saved before. Load it again instead.
+        follow. States fit a model in full and in half precision alike. As with ``nn.Module.to``, digits that a type
+        cannot hold are lost: a model that is widened again is another one, which refuses states saved before. Load it
+        again instead. No other thread may use the model meanwhile.
         """
         place, kind = read_target(device, dtype)
         towers = dict.fromkeys([find_whole(self.encoder), *([] if self.text is None else [self.text.tower])])
-        with hold(*towers), leave_inference_mode():
+        with leave_inference_mode():
             for tower in towers:
                 place_tower(tower, place, kind)
             self._place(place, kind)
@@ -128,14 +141,14 @@ class ZeroShot:
         return len(self._prototypes)
 
     @property
-    def text_towers(self) -> list[nn.Module]:
-        """The towers that encode texts for methods, where there are any."""
-        return list(dict.fromkeys(side.tower for side in (self.text, self.reader) if side is not None))
-
-    @property
     def device(self) -> torch.device:
         """The device images are expected on."""
         return self.prototypes.device
+
+    @property
+    def placement(self) -> tuple[torch.device, torch.dtype]:
+        """Where the classifier is, and in which type: what is kept for it follows when this changes."""
+        return self.device, self.prototypes.dtype
 
     @property
     def dtype(self) -> torch.dtype:
@@ -153,7 +166,7 @@ class ZeroShot:
         return self._fingerprint[1]
 
     def _digest(self, prototypes: Tensor) -> dict[str, str]:
-        encoder = digest_tensors(self.encoder.state_dict())
+        encoder = digest_weights(self.encoder)
         if self.identity is not None:
             facts = f"{self.identity} {self.logit_scale:.6g} {self.logit_bias:.6g}"
             return {"backbone": encoder, "classes": hashlib.sha256(facts.encode()).hexdigest()}
@@ -170,27 +183,6 @@ class ZeroShot:
         other._fingerprint = count_moves(self.encoder), self.fingerprint | {"classes": digest}
         return other
 
-    @property
-    def keeps_tokens(self) -> bool:
-        """True if the encoder's tokens are expensive, and taken in place of images: see ``embed``."""
-        return bool(getattr(self.encoder, "keeps_tokens", False))
-
-    def is_embedded(self, images: Tensor) -> bool:
-        """Check whether these are tokens already."""
-        check: Callable[[Tensor], bool] | None = getattr(self.encoder, "is_embedded", None)
-        return check is not None and check(images)
-
-    def embed(self, images: Tensor) -> Tensor:
-        """Return the tokens of images where the encoder ``keeps_tokens``, else the images: what all passes start from.
-
-        Tokens come before the first norm, so they depend on nothing that adapts. Tokens are returned unchanged.
-        """
-        if not self.keeps_tokens or self.is_embedded(images):
-            return images
-        embed: Callable[[Tensor], Tensor] = self.encoder.embed  # type: ignore[assignment]
-        tokens: Tensor = self._run(lambda: embed(images), images)
-        return tokens
-
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits [B, C] of the frozen classifier."""
         return self.logits(self.cosines(self.features(images)))
@@ -201,7 +193,16 @@ class ZeroShot:
 
     def encode(self, images: Tensor) -> Tensor:
         """Return features [B, D] as the encoder gives them, in the prototypes' precision."""
-        raw = self._run(lambda: self.encoder(images), images)
+        return torch.cat([self.encode_part(images[part]) for part in self.split(len(images))])
+
+    def encode_part(self, images: Tensor, tokens: Tensor | None = None) -> Tensor:
+        """Encode images at once, or go on from their ``tokens``, which the encoder's ``embed`` gave."""
+        try:
+            raw = self.encoder(images) if tokens is None else cast(Any, self.encoder).encode_tokens(tokens)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+            raise LmrError(f"The encoder cannot take images of shape {list(images.shape)}: {error}") from error
         if not isinstance(raw, Tensor) or raw.shape != (len(images), self.prototypes.shape[1]):
             found = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
             raise LmrError(
@@ -209,16 +210,6 @@ class ZeroShot:
                 f"prototypes, got {found}. Wrap the module so that it returns the projected image features."
             )
         return raw.to(self.prototypes.dtype)
-
-    def _run(self, call: Callable[[], Any], images: Tensor) -> Any:
-        """Call the encoder; its errors name the shape that it was given."""
-        try:
-            with hold(self.encoder):
-                return call()
-        except torch.OutOfMemoryError:
-            raise
-        except (RuntimeError, ValueError, AssertionError, IndexError) as error:
-            raise LmrError(f"The encoder cannot take images of shape {list(images.shape)}: {error}") from error
 
     def split(self, count: int) -> list[slice]:
         """Return the parts of a batch that are best encoded one after the other, by the encoder's ``split_batch``."""
@@ -235,9 +226,9 @@ class ZeroShot:
             features = self.reader.encode(texts)
         return F.normalize(features.to(self.prototypes.device, self.prototypes.dtype), dim=-1)
 
-    def cosines(self, features: Tensor) -> Tensor:
-        """Return the cosine of every unit feature with every prototype: [B, C]."""
-        return features @ self.prototypes.T
+    def cosines(self, features: Tensor, prototypes: Tensor | None = None) -> Tensor:
+        """Return the cosine of every unit feature with every prototype, its own or others [C, D]: [B, C]."""
+        return features @ (self.prototypes if prototypes is None else prototypes).T
 
     def logits(self, cosines: Tensor) -> Tensor:
         """Return cosines [B, C] on the model's scale."""
@@ -253,9 +244,12 @@ class ZeroShot:
         return self.input_shape
 
     def check(self, images: Tensor) -> None:
-        """Raise an LmrError for anything but a batch of finite preprocessed images, or of their tokens (``embed``)."""
+        """Raise an LmrError for anything but a batch of finite preprocessed images."""
+        first = images[0] if isinstance(images, list | tuple) and images else images
+        if isinstance(first, str | bytes | os.PathLike):
+            raise WrongType("Expected images as a tensor, got paths; read them first: backbone.preprocess(paths).")
         if not isinstance(images, Tensor):
-            raise LmrError(f"Expected images as a tensor, got {type(images).__name__}; preprocess and stack them.")
+            raise WrongType(f"Expected images as a tensor, got {type(images).__name__}; preprocess and stack them.")
         if not is_dense(images) and not images.is_meta:  # the device of a meta tensor is refused below
             raise LmrError("Expected images as an ordinary dense tensor, got a sparse, nested or quantised one.")
         if images.ndim < 2 or len(images) == 0:
@@ -267,11 +261,15 @@ class ZeroShot:
             )
         if images.device != self.device:
             raise LmrError(f"Expected images on {self.device}, got {images.device}; move them with images.to(...).")
-        if self.is_embedded(images):
-            return  # what an encoder makes of images may not be finite, which methods deal with
         if self.input_shape is not None and tuple(images.shape[1:]) != self.input_shape:
             raise LmrError(f"Expected images of shape {['B', *self.input_shape]}, got {list(images.shape)}.")
-        if math.isfinite(images.detach().sum().item()):  # then every term is; a sum of large ones may not be
+        total = images.detach().sum().item()
+        if self.pixels is not None and total > _BRIGHT * images.numel() and math.isfinite(total):
+            raise LmrError(
+                f"Expected preprocessed images, with values around 0, got a mean of {total / images.numel():.0f} as of "
+                "pixels from 0 to 255; scale and normalise them with backbone.preprocess(images)."
+            )
+        if math.isfinite(total):  # then every term is; a sum of large ones may not be
             return
         finite = images.isfinite().flatten(1).all(1)
         if not finite.all():
@@ -311,16 +309,6 @@ def leave_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Return a context without a caller's torch.autocast: margins need the full precision."""
     on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if on else nullcontext()
-
-
-def digest_tensors(tensors: dict[str, Tensor]) -> str:
-    """Return the SHA-256 over names, types, shapes and bytes, in the order of the names."""
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b"")
-    return digest.hexdigest()
 
 
 def read_number(value: Any) -> float:

@@ -15,6 +15,14 @@ class LmrError(ValueError):
     """
 
 
+class MissingFile(LmrError, FileNotFoundError):
+    """A file or folder that is not there."""
+
+
+class WrongType(LmrError, TypeError):
+    """A value of another type than expected."""
+
+
 def describe_error(error: Exception) -> str:
     """Return an error as text: an LmrError explains itself, any other error is named with its kind."""
     return str(error) if isinstance(error, LmrError) else f"{type(error).__name__}: {error}"

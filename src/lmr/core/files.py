@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +18,36 @@ from filelock import FileLock, Timeout
 from lmr.core.errors import LmrError
 
 AnyPath = str | os.PathLike[str]
+MOST_TEXT = 100_000_000  # bytes of a file of names, prompts or the like
+_WRITER_SECONDS, _POLL_SECONDS = 5.0, 0.05
+
+
+def read_text(path: AnyPath) -> str:
+    """Return the text of a file, or of a pipe as in ``--labels <(ls names)``. Raises OSError, UnicodeDecodeError.
+
+    An OSError too if it does not end, as /dev/zero, or if no program writes to the pipe.
+    """
+    content, waited = bytearray(), 0.0
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # otherwise a pipe waits for its writer
+    try:
+        while len(content) <= MOST_TEXT:
+            try:
+                part = os.read(descriptor, 2**20)
+            except BlockingIOError:  # a program has opened the pipe and has not written yet
+                select.select([descriptor], [], [])
+                continue
+            content += part
+            if part:
+                continue
+            if content or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+            if waited >= _WRITER_SECONDS:
+                raise OSError(errno.ETIMEDOUT, "nothing is written to this pipe", os.fspath(path))
+            waited += _POLL_SECONDS
+            time.sleep(_POLL_SECONDS)
+        raise OSError(errno.EFBIG, f"it has more than {MOST_TEXT:,} bytes", os.fspath(path))
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: AnyPath, content: bytes) -> None:
@@ -23,7 +56,7 @@ def write_atomically(path: AnyPath, content: bytes) -> None:
     The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed over ``path``; the
     folder is flushed too, as the new name is an entry in it.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))  # a link stays
     temporary = None
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
@@ -34,7 +67,7 @@ def write_atomically(path: AnyPath, content: bytes) -> None:
         temporary = None
     except OSError as error:
         reason = error.strerror or error
-        raise LmrError(f"Cannot write {str(target)!r}: {reason}. The previous content is unchanged.") from error
+        raise LmrError(f"Cannot write {os.fspath(path)!r}: {reason}. The previous content is unchanged.") from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):

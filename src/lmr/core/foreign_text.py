@@ -1,10 +1,13 @@
-"""Text that others chose, such as names of files and classes, where a terminal or a spreadsheet would act on it."""
+"""Text that others chose, where a terminal or a spreadsheet would act on it, and addresses with a password in them."""
 
 from __future__ import annotations
 
 import re
 
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # the beginning of a cell that a spreadsheet computes; quotes as added here
+
+_SECRET = re.compile(r"((?:pass|pwd|token|secret)\w*=)[^&#/]*", re.IGNORECASE)  # in the query of an address
+_PLAIN_HOST = re.compile(r"(\[[^]]*]|[^@:/?#]*)(:\d*)?(?=[/?#]|$)")  # the beginning of an address without a user
 
 
 def make_printable(text: str) -> str:
@@ -18,6 +21,22 @@ def make_printable(text: str) -> str:
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )
+
+
+def hide_password(address: str) -> str:
+    """Return an address without user and password, for messages and files.
+
+    A password that is not percent-encoded may have any characters, so everything before the last @ goes.
+
+    Examples:
+        >>> from lmr.core.foreign_text import hide_password
+        >>> hide_password("rtsp://user:p/a@ss@10.0.0.17/stream?channel=1&password=x")
+        'rtsp://10.0.0.17/stream?channel=1&password=***'
+    """
+    scheme, separator, rest = _SECRET.sub(r"\1***", address).partition("://")
+    if not separator:
+        scheme, rest = "", scheme
+    return scheme + separator + (rest if _PLAIN_HOST.match(rest) else rest.rpartition("@")[2])
 
 
 def write_cell(text: str) -> str:

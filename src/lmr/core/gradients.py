@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def pull_back(output: Tensor, source: Tensor, gradient: Tensor, *, keep_graph: bool = False) -> Tensor:
+def vjp(output: Tensor, source: Tensor, gradient: Tensor, *, keep_graph: bool = False) -> Tensor:
     """Return the gradient along ``source`` of ``(output * gradient).sum()``, where ``gradient`` is constant.
 
     ``torch.autograd.grad(output, source, gradient)`` gives the same bits, but its first call imports the symbolic

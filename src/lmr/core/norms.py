@@ -2,40 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from lmr.core.errors import LmrError
-from lmr.core.locks import hold, make_leaf
 
 _TOP = (9, 10, 11)  # the top blocks of a transformer of twelve
-_LENT = ("weight", "bias", "forward")  # instance attributes that hide a norm's own while it is served
+# Devices on which a kernel for each image is faster (twice) than one kernel for all images and scaling afterwards.
+_LOOPING = ("cpu",)
 
 
 class RowNorm(nn.LayerNorm):
-    """A LayerNorm over the last axis that can be served one row for all samples or a row for each of them.
+    """A LayerNorm that computes in the precision of its parameters and returns the precision of its input.
 
-    Its parameters are [width], or [B, width] for x [B, ..., width]. It computes in their precision and returns the
-    precision of x, so that a tower in half precision does not round its adapted parameters. A copy or pickle has the
-    norm's own parameters, also if it is made while a row is served.
+    A tower in half precision thus does not round its adapted norms. The batch is the first axis of the input.
     """
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in self.__dict__.copy().items() if key not in _LENT}
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, ..., width] to the same."""
-        weight, bias = self.weight, self.bias
-        if weight.ndim == 1:
-            return nn.functional.layer_norm(x.to(weight.dtype), weight.shape, weight, bias, self.eps).to(x.dtype)
-        scaled = nn.functional.layer_norm(x.to(weight.dtype), weight.shape[1:], None, None, self.eps)
-        spread = len(weight), *[1] * (x.ndim - 2), -1
-        return torch.addcmul(bias.view(spread), scaled, weight.view(spread)).to(x.dtype)
+        wide = x.to(self.weight.dtype)
+        return F.layer_norm(wide, self.normalized_shape, self.weight, self.bias, self.eps).to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -51,10 +43,11 @@ class _Norm:
 class NormBank:
     """Finds every affine ``nn.LayerNorm`` of a tower and lets it run with parameters from given rows [A, size].
 
-    The bank holds no adapted parameters: rows belong to the caller of ``serve``. The tower's own parameters are
-    never changed. Inside ``serve`` its norms use the rows, outside their own, so several methods can share one
-    tower. With one row each norm runs its own forward on a view of the row, at no extra cost. With several rows every
-    sample is scaled and shifted by its own row. Norms with tied parameters are adapted separately.
+    The bank holds no adapted parameters: rows belong to the caller of ``serve``. The tower is never changed. Inside
+    ``serve``, calls of ``torch.nn.functional.layer_norm`` with parameters of the tower compute with those of the rows,
+    in the calling thread alone: several methods and threads can use one tower at the same time. With one row this costs
+    nothing. With several rows every sample is scaled and shifted by its own row. Norms that share their parameters are
+    adapted as one.
 
     The norms that ``skip`` names always use their own parameters.
 
@@ -77,15 +70,16 @@ class NormBank:
         values: list[Tensor] = []
         size = 0
         for name, module in tower.named_modules():
-            if not isinstance(module, nn.LayerNorm) or name in skip:
+            if not isinstance(module, nn.LayerNorm) or name in skip or not isinstance(module.weight, Tensor):
                 continue
-            own = [_find_own(module, key) for key in ("weight", "bias")]
-            if not isinstance(own[0], Tensor):
+            if any(module.weight is norm.module.weight for norm in self.norms):
                 continue
-            count = own[0].numel()
-            bias = slice(size + count, size + 2 * count) if isinstance(own[1], Tensor) else None
+            count, bias = module.weight.numel(), None
+            values.append(module.weight.detach().flatten())
+            if isinstance(module.bias, Tensor):
+                bias = slice(size + count, size + 2 * count)
+                values.append(module.bias.detach().flatten())
             self.norms.append(_Norm(name, module, slice(size, size + count), bias))
-            values += [tensor.detach().flatten() for tensor in own if isinstance(tensor, Tensor)]
             size += count if bias is None else 2 * count
         if not self.norms:
             raise LmrError(
@@ -95,6 +89,7 @@ class NormBank:
         wide = torch.float32
         for value in values:
             wide = torch.promote_types(wide, value.dtype)
+        self._sizes = [len(value) for value in values]
         self.start = torch.cat([value.to(wide) for value in values])
         self.limit = max(1e6, 10 * float(self.start.abs().max()))  # no useful parameter is larger
         self._axes: dict[tuple[str, int], int] = {}
@@ -114,9 +109,8 @@ class NormBank:
                 named[f"{begin}bias"] = row[norm.bias].view(shape)
         return named
 
-    @contextmanager
-    def serve(self, rows: Tensor, index: Tensor | None = None) -> Iterator[None]:
-        """Within this context the norms use ``rows`` [A, size].
+    def serve(self, rows: Tensor, index: Tensor | None = None) -> TorchFunctionMode:
+        """Return a context within which the norms use ``rows`` [A, size].
 
         Sample k of a batch uses row ``index[k]``; with a single row no index is needed. Gradients flow to ``rows``.
         """
@@ -124,104 +118,91 @@ class NormBank:
             raise LmrError(f"Expected rows [streams, {self.size}] for this tower's norms, got {list(rows.shape)}.")
         if index is None and len(rows) > 1:
             raise LmrError(f"Expected an index that gives each sample one of the {len(rows)} rows, got none.")
-        with hold(self.tower), nullcontext() if len(rows) == 1 else _avoid_fused_layers():
-            before = [{k: v for k, v in norm.module.__dict__.items() if k in _LENT} for norm in self.norms]
-            try:
-                self._take_back()
-                self._lend(rows[0] if len(rows) == 1 else rows[index])
-                yield
-            finally:
-                self._take_back()
-                for norm, earlier in zip(self.norms, before, strict=True):
-                    norm.module.__dict__.update(earlier)
+        rows = rows[0] if len(rows) == 1 else rows[index]
+        pieces = iter(
+            torch.split(rows, self._sizes, -1)
+        )  # not slices: the gradient of each would be as large as all rows
+        served = {}
+        for norm in self.norms:
+            shape = *rows.shape[:-1], *norm.module.normalized_shape
+            weight, bias = next(pieces).view(shape), None if norm.bias is None else next(pieces).view(shape)
+            served[id(norm.module.weight)] = norm.name, weight, bias
+
+        def normalise(
+            x: Tensor, shape: Sequence[int], weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+        ) -> Tensor:
+            if id(weight) not in served:
+                return F.layer_norm(x, shape, weight, bias, eps)
+            name, weight, bias = served[id(weight)]
+            wide = x.to(weight.dtype)  # a step of 1e-3 would be lost in half precision
+            if rows.ndim == 1:
+                return F.layer_norm(wide, shape, weight, bias, eps).to(x.dtype)
+            axis = self._axes.get((name, x.ndim), 0)
+            if x.shape[axis] != len(rows):
+                raise LmrError(
+                    f"The norm {name!r} sees a tensor {list(x.shape)}; many streams need the batch of {len(rows)} "
+                    f"along axis {axis}. Use one stream per method instead."
+                )
+            return _normalise_each(wide, shape, weight, bias, eps, axis).to(x.dtype)
+
+        return _LayerNorms(normalise)
 
     def locate_batch(self, images: Tensor, encode: Callable[[Tensor], Any] | None = None) -> None:
         """Find the axis of the batch for each norm and each rank of its input: some work on [tokens, batch, width].
 
-        Two and three copies of one image are sent through ``encode`` (the tower): the axis that grows is the batch.
+        One image is sent through ``encode`` (the tower): the batch is the axis of size 1.
         """
         if self._axes or all(isinstance(norm.module, RowNorm) for norm in self.norms):
             return
-        calls: list[tuple[str, torch.Size]] = []
-        hooks = [
-            norm.module.register_forward_pre_hook(lambda _, given, name=norm.name: calls.append((name, given[0].shape)))
-            for norm in self.norms
-        ]
-        try:
-            with hold(self.tower), torch.no_grad():
-                for copies in (2, 3):
-                    (encode or self.tower)(images[:1].expand(copies, *images.shape[1:]))
-        finally:
-            for hook in hooks:
-                hook.remove()
-        half = len(calls) // 2
+        names = {id(norm.module.weight): norm.name for norm in self.norms}
+        seen: list[tuple[str, list[int]]] = []
+
+        def record(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, *rest: Any, **named: Any) -> Tensor:
+            if id(weight) in names:
+                seen.append((names[id(weight)], list(x.shape)))
+            return F.layer_norm(x, shape, weight, *rest, **named)
+
+        with _LayerNorms(record), torch.no_grad():
+            (encode or self.tower)(images[:1])
         axes: dict[tuple[str, int], int] = {}
-        for (name, two), (again, three) in zip(calls[:half], calls[half:], strict=True):
-            grown = [k for k, sizes in enumerate(zip(two, three, strict=False)) if sizes == (2, 3)]
-            key = name, len(two)  # a norm may be called in two places, on tokens and on a pooled feature
-            if name != again or len(two) != len(three) or len(grown) != 1 or axes.setdefault(key, grown[0]) != grown[0]:
+        for name, shape in seen:
+            axis = shape.index(1) if 1 in shape else -1
+            key = name, len(shape)  # a norm may be called in two places, on tokens and on a pooled feature
+            if axis < 0 or axes.setdefault(key, axis) != axis:
                 raise LmrError(
-                    f"Cannot tell which axis of {list(two)} holds the batch in the norm {name!r}, so this tower cannot "
+                    f"Cannot tell which axis of {shape} holds the batch in the norm {name!r}, so this tower cannot "
                     "serve several streams at once. Use one stream per method instead."
                 )
         self._axes = axes
 
-    def _take_back(self) -> None:
-        """Remove all lent attributes, so that every norm uses its own parameters."""
-        for norm in self.norms:
-            for lent in _LENT:
-                norm.module.__dict__.pop(lent, None)
 
-    def _lend(self, rows: Tensor) -> None:
-        """Let the norms use one row [size] for all samples, or a row for each sample [B, size].
+class _LayerNorms(TorchFunctionMode):
+    """A context within which a function takes the calls of ``layer_norm`` of this thread."""
 
-        Instance attributes hide the registered parameters, so that a norm's own forward reads the row. With a row for
-        each sample, and in a tower of half precision, where a step of 1e-3 would be lost, the forward is replaced too.
-        """
-        for norm in self.norms:
-            module, own = norm.module, norm.module.weight
-            weight, bias = rows[..., norm.weight], None if norm.bias is None else rows[..., norm.bias]
-            if isinstance(module, RowNorm) and (bias is not None or rows.ndim == 1):
-                module.__dict__.update(weight=weight, bias=bias)
-                continue
-            shape = *rows.shape[:-1], *own.shape
-            weight, bias = weight.view(shape), None if bias is None else bias.view(shape)
-            is_plain = type(module).forward is nn.LayerNorm.forward  # a subclass may compute something else
-            if rows.ndim == 1 and (own.dtype == rows.dtype or not is_plain):
-                module.__dict__["weight"] = weight.to(own.dtype)
-                if bias is not None:
-                    module.__dict__["bias"] = bias.to(own.dtype)
-            elif is_plain:
-                module.__dict__["forward"] = self._make_forward(norm, weight, bias)
-            else:
-                raise LmrError(
-                    f"The norm {norm.name!r} is a {type(module).__name__} with its own forward, which "
-                    "several streams in one batch would bypass. Use one stream per method instead."
-                )
+    def __init__(self, normalise: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.normalise = normalise
 
-    def _make_forward(self, norm: _Norm, weight: Tensor, bias: Tensor | None) -> Any:
-        """Return a forward in the precision of parameters [*shape], or [B, *shape] to scale and shift each sample."""
-        shape, eps = tuple(norm.module.normalized_shape), norm.module.eps
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return (self.normalise if function is F.layer_norm else function)(*args, **(kwargs or {}))
 
-        def forward(x: Tensor) -> Tensor:
-            wide = x.to(weight.dtype)
-            if weight.ndim == len(shape):
-                return nn.functional.layer_norm(wide, shape, weight, bias, eps).to(x.dtype)
-            axis = self._axes.get((norm.name, x.ndim), 0)
-            if tuple(x.shape[-len(shape) :]) != shape or x.shape[axis] != len(weight):
-                raise LmrError(
-                    f"The norm {norm.name!r} sees a tensor {list(x.shape)}; many streams need features last "
-                    f"{list(shape)} and the batch of {len(weight)} along axis {axis}. Use one stream per method "
-                    "instead."
-                )
-            spread = [1] * (x.ndim - len(shape)) + list(shape)
-            spread[axis] = len(weight)
-            scaled = nn.functional.layer_norm(wide, shape, None, None, eps)
-            if bias is None:
-                return (scaled * weight.view(spread)).to(x.dtype)
-            return torch.addcmul(bias.view(spread), scaled, weight.view(spread)).to(x.dtype)
 
-        return forward
+def _normalise_each(
+    x: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor | None, eps: float, axis: int
+) -> Tensor:
+    """Apply a LayerNorm whose parameters are [B, *shape], the batch along ``axis`` of x."""
+    if x.device.type in _LOOPING:
+        biases: Sequence[Tensor | None] = [None] * len(weight) if bias is None else bias.unbind()
+        each = zip(x.unbind(axis), weight.unbind(), biases, strict=True)
+        return torch.stack([F.layer_norm(one, shape, own, shift, eps) for one, own, shift in each], axis)
+    spread = [1] * (x.ndim - len(shape)) + list(shape)
+    spread[axis] = len(weight)
+    scaled = F.layer_norm(x, shape, None, None, eps)
+    if bias is None:
+        return scaled * weight.view(spread)
+    return torch.addcmul(bias.view(spread), scaled, weight.view(spread))
 
 
 def list_top_modules(tower: nn.Module) -> set[str]:
@@ -246,35 +227,3 @@ def list_top_modules(tower: nn.Module) -> set[str]:
 
 def _holds_norm(block: nn.Module) -> bool:
     return any(isinstance(module, nn.LayerNorm) for module in block.modules())
-
-
-_FUSED = make_leaf()  # guards the two below
-_fused_avoided = 0  # how many services avoid the fused layers
-_fused_setting = True  # what the user had set before the first of them
-
-
-@contextmanager
-def _avoid_fused_layers() -> Iterator[None]:
-    """Within this context PyTorch's fused encoder layer is off: it reads ``norm.weight`` itself and ignores the rows.
-
-    The setting is that of the whole process, so the last of several threads restores it.
-    """
-    global _fused_avoided, _fused_setting
-    with _FUSED:
-        if not _fused_avoided:
-            _fused_setting = torch.backends.mha.get_fastpath_enabled()
-        _fused_avoided += 1
-        torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        with _FUSED:
-            _fused_avoided -= 1
-            if not _fused_avoided:
-                torch.backends.mha.set_fastpath_enabled(_fused_setting)
-
-
-def _find_own(module: nn.LayerNorm, key: str) -> Any:
-    """Return the norm's own parameter, also while a row is served, perhaps by another thread."""
-    registered = module._parameters
-    return registered[key] if key in registered else getattr(module, key)

@@ -57,7 +57,7 @@ class Optimizer:
         """
         norms, moments = self.step(state["norms"], gradient, state, taken)
         new = {"norms": norms, **moments}
-        if where is None or bool(where.all()):
+        if where is None:
             return new
         return {key: choose_rows(where, value, state[key]) for key, value in new.items()}
 

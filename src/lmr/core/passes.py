@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from lmr.core.classifier import ZeroShot
 from lmr.core.log import LOGGER
-from lmr.core.method import Method, list_arguments
+from lmr.core.method import Method
 from lmr.core.pixel_scale import PixelScale
+from lmr.core.spec import list_arguments
 from lmr.core.text import TextReader, TextSide
 
 _WIDTH = 32  # of the stand-in model
@@ -30,7 +31,7 @@ class Passes:
 
     Examples:
         >>> import lmr
-        >>> method = lmr.create("tent", lmr.load("pocket").classifier(["red ring", "blue star"]))
+        >>> method = lmr.create("tent", lmr.load().classifier(["cat", "dog"]))
         >>> lmr.count_passes(method, batch_size=4)
         Passes(forwards=1.0, backwards=1.0, text_forwards=0.0, text_backwards=0.0)
     """
@@ -78,7 +79,7 @@ def count_passes(method: Method, batch_size: int = 8) -> Passes | None:
 
     Examples:
         >>> import lmr
-        >>> method = lmr.create("lmr(emit='before')", lmr.load("pocket").classifier(["red ring", "blue star"]))
+        >>> method = lmr.create("lmr_variants(emit='before')", lmr.load().classifier(["cat", "dog"]))
         >>> lmr.count_passes(method).forwards
         1.0
     """

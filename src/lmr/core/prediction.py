@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmr.core.answer import Answer, Ranking, make_answers, rank
 from lmr.core.card import Tower
+from lmr.core.errors import LmrError
 from lmr.core.known import score_known
 
 State = dict[str, Tensor]  # tensors [A, ...], one row for each stream of a batch; of one new stream without that axis
@@ -32,6 +34,10 @@ class Prediction:
         tensor([0.8808, 0.1192])
         >>> answer
         Prediction of 2 images: cat 0.88, dog 0.73
+        >>> answer[1].label, [one.label for one in answer], len(answer)
+        ('dog', ['cat', 'dog'], 2)
+        >>> answer.top(1)
+        [(('cat', 0.8807970285415649),), (('dog', 0.7310585975646973),)]
         >>> answer.known  # scores that the images belong to one of the classes
         tensor([0.2212, 0.1175])
     """
@@ -41,6 +47,7 @@ class Prediction:
     classes: tuple[str, ...] = ()
     scores: Tensor | None = None  # of a method with a threshold: the scores [B] that it compared with it
     unknown: Tensor | None = None  # bool [B]: the images below the threshold; None without one
+    reused: Tensor | None = None  # bool [B]: repeated frames that took the last answer; None without lmr.Reused
 
     @cached_property
     def probabilities(self) -> Tensor:
@@ -67,9 +74,30 @@ class Prediction:
         unknown = [False] * len(names) if self.unknown is None else self.unknown.tolist()
         return [None if none else name for name, none in zip(names, unknown, strict=True)]
 
+    @cached_property
+    def _answers(self) -> list[Answer]:
+        unknown = [False] * len(self.logits) if self.unknown is None else self.unknown.tolist()
+        reused = () if self.reused is None else self.reused.tolist()
+        return make_answers(self.top(), self.known.tolist(), unknown, reused=reused)
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def __getitem__(self, place: int) -> Answer:
+        return self._answers[place]
+
+    def __iter__(self) -> Iterator[Answer]:
+        return iter(self._answers)
+
+    def top(self, k: int = 5) -> list[Ranking]:
+        """Return the ``k`` most probable classes of each image with their probabilities."""
+        if not isinstance(k, int) or k < 1:
+            raise LmrError(f"Expected a number of classes of at least 1, got {k!r}.")
+        return rank(self.logits, self.classes or tuple(map(str, range(self.logits.shape[1]))), k)
+
     def join(self, other: Prediction, order: Tensor) -> Prediction:
         """Return the answers of both in another order [B] of all; the info is that of this one."""
-        pairs = ((self.scores, other.scores), (self.unknown, other.unknown))
+        pairs = ((self.scores, other.scores), (self.unknown, other.unknown), (self.reused, other.reused))
         both = (None if one is None or two is None else torch.cat([one, two])[order] for one, two in pairs)
         return Prediction(torch.cat([self.logits, other.logits])[order], self.info, self.classes, *both)
 
@@ -111,8 +139,8 @@ class AdaptedParameters:
 
     Examples:
         >>> import lmr, torch
-        >>> backbone = lmr.load("pocket")
-        >>> method = lmr.create("tent", backbone.classifier(["red ring", "blue star"]))
+        >>> backbone = lmr.load()
+        >>> method = lmr.create("tent", backbone.classifier(["cat", "dog"]))
         >>> _ = method.step(torch.randn(4, 3, 32, 32))
         >>> parameters = method.export_parameters()
         >>> sorted(parameters.norms[lmr.Tower.IMAGE])[:2]

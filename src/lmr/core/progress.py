@@ -39,11 +39,6 @@ class ProgressBar:
         self.text = text
         self._update()
 
-    def set_total(self, total: float) -> None:
-        """Set the number of units, where it becomes known later."""
-        self.total = total
-        self._update()
-
     def close(self) -> None:
         """Leave the bar as it is; one with a delay disappears."""
         if self._screen is not None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
+import importlib.util
+import keyword
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -20,16 +23,14 @@ from typing import Any, TypeVar, dataclass_transform
 
 from lmr.core.card import Card
 from lmr.core.classifier import ZeroShot
-from lmr.core.errors import LmrError
-from lmr.core.known import Unknown
+from lmr.core.errors import LmrError, MissingFile, WrongType
 from lmr.core.log import LOGGER
-from lmr.core.method import Method, list_arguments
-from lmr.core.spec import parse_spec, suggest
+from lmr.core.method import Method
+from lmr.core.spec import list_arguments, parse_spec, suggest
 
-ENTRY_POINTS = "lmr.methods"
+ENTRY_POINTS = OWN = "lmr.methods"
 AUTO = "auto"  # the preset that every method has: what it chooses for the number of classes
 _METHODS: dict[str, type[Method]] = {}
-_ADVISED: set[str] = set()  # methods whose defaults were questioned in this process
 _M = TypeVar("_M", bound=type[Method])
 _ADDRESS = re.compile(r"(?P<file>.+\.py):(?P<spec>[A-Za-z_]\w*\s*(?:\(.*\))?)\s*", re.DOTALL)
 
@@ -50,14 +51,21 @@ def register(name: str, card: Card | None = None) -> Callable[[_M], _M]:
         ...
         ...     def answer(self, images, state, streams):
         ...         return self.factor * super().answer(images, state, streams)
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> clip = lmr.load().classifier(["cat", "dog"])
         >>> lmr.create("sharper", clip, factor=3)
         sharper(factor=3.0)
     """
 
     def enter(method: _M) -> _M:
-        if name in _METHODS:
-            raise LmrError(f"A method {name!r} already exists, in {_METHODS[name].__module__}; choose another name.")
+        if not name.isidentifier() or keyword.iskeyword(name):
+            plain = re.sub(r"\W", "_", name)
+            raise LmrError(
+                f"Expected a Python name for a method, such as {plain!r}, got {name!r}: specs are {plain}(lr=1e-3)."
+            )
+        own = f"{OWN}.{name}"
+        if name in _METHODS or (name in _list_own() and method.__module__ != own):
+            place = _METHODS[name].__module__ if name in _METHODS else own
+            raise LmrError(f"A method {name!r} already exists, in {place}; choose another name.")
         made = dataclasses.dataclass(kw_only=True, eq=False, repr=False)(method)
         made.name = name
         made.card = dataclasses.replace(card or Card(), label=(card and card.label) or name.upper())
@@ -73,6 +81,11 @@ def split_address(spec: str) -> tuple[str | None, str]:
     return (match["file"], match["spec"]) if match else (None, spec)
 
 
+def shorten_address(name: str) -> str:
+    """Return the name of a model or a dataset without the folders of the file that makes it, if one does."""
+    return name if split_address(name)[0] is None else Path(name).name
+
+
 def list_methods() -> list[str]:
     """Return the names of all methods, in alphabetical order.
 
@@ -81,8 +94,8 @@ def list_methods() -> list[str]:
         >>> "lmr" in lmr.list_methods()
         True
     """
-    _fill()
-    return sorted(_METHODS)
+    _load_installed()
+    return sorted({*_list_own(), *_METHODS})
 
 
 def sort_methods(names: Sequence[str]) -> list[str]:
@@ -115,11 +128,13 @@ def find_method(name: str) -> type[Method]:
     file, name = split_address(name)
     if file is not None:
         load_method_file(file)
+    elif name in _list_own():
+        return _load_own(name)
     else:
-        _fill()
+        _load_installed()
     if not isinstance(name, str) or name not in _METHODS:
-        known = ", ".join(list_methods())
-        raise LmrError(f"There is no method {name!r}.{suggest(name, _METHODS)} There are: {known}.")
+        known = list_methods()
+        raise LmrError(f"There is no method {name!r}.{suggest(name, known)} There are: {', '.join(known)}.")
     method = _METHODS[name]
     if file is not None and find_method_file(method) != str(Path(file).resolve()):
         raise LmrError(f"The file {file!r} does not define the method {name!r}; it comes from {method.__module__}.")
@@ -146,21 +161,21 @@ def create(
     *,
     preset: str | None = None,
     streams: int = 1,
-    unknown: Unknown = None,
+    unknown: float | None = None,
     **arguments: Any,
 ) -> Method:
     """Create a method from its spec string, for example ``create("lmr(lr=1e-3)", clip)``.
 
     Arguments of the call override the string, the string overrides the preset, the preset the defaults. A preset may
-    also be in the string: ``lmr(preset="cifar10-c")``. The preset "auto" is what the method chooses for the number of
-    classes. A method in your own file is ``./mine.py:mine``.
+    also be in the string: ``lmr(preset="cifar10-c")``. Without one it is "auto": what the method chooses for the number
+    of classes. The preset "default" has the published defaults. A method in your own file is ``./mine.py:mine``.
 
-    ``unknown`` is the score below which an image belongs to none of the classes, or "auto" to choose it for each stream
-    without labels; such images have no name and teach nothing.
+    ``unknown`` is the score below which an image belongs to none of the classes, from 0 to 1; such images have no
+    name and teach nothing.
 
     Examples:
         >>> import lmr, torch
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> clip = lmr.load().classifier(["cat", "dog"])
         >>> method = lmr.create("lmr(lr=5e-4)", clip)
         >>> answer = method.step(torch.randn(8, 3, 32, 32))  # adapt on this batch and answer it
         >>> answer.labels.shape, answer.logits.shape
@@ -171,21 +186,16 @@ def create(
     method = find_addressed(spec)
     name, values = parse_spec(split_address(spec)[1])
     if not isinstance(clip, ZeroShot):
-        raise LmrError(f"Expected a ZeroShot, got {type(clip).__name__}; backbone.classifier(names) makes one.")
+        raise WrongType(f"Expected a ZeroShot, got {type(clip).__name__}; backbone.classifier(names) makes one.")
     values = values | arguments
-    named = values.pop("preset", None)
+    named = values.pop("preset", AUTO)
     preset = named if preset is None else preset
-    suited = method.choose_values(clip.classes)
-    if preset == AUTO:
-        values = suited | values
-    elif preset is not None:
-        known_presets = [*method.card.presets, AUTO]
-        if not isinstance(preset, str) or preset not in known_presets:
-            near = suggest(str(preset), known_presets)
-            raise LmrError(f"{name} has no preset {preset!r}.{near} It has: {', '.join(known_presets)}.")
-        values = method.card.presets[preset].values | values
-    elif suited and not suited.keys() & values.keys():
-        _advise(name, clip.classes, suited)
+    presets = method.card.presets
+    known_presets = [*presets, AUTO]
+    if not isinstance(preset, str) or preset not in known_presets:
+        near = suggest(str(preset), known_presets)
+        raise LmrError(f"{name} has no preset {preset!r}.{near} It has: {', '.join(known_presets)}.")
+    values = (method.choose_values(clip.classes) if preset == AUTO else presets[preset].values) | values
     known = list_arguments(method)
     for key in values:
         if key not in known:
@@ -193,32 +203,44 @@ def create(
     return method(clip, streams=streams, unknown=unknown, **values)
 
 
-def _advise(name: str, classes: int, suited: dict[str, Any]) -> None:
-    """Warn once per method that its defaults were chosen for more classes."""
-    if name not in _ADVISED:
-        _ADVISED.add(name)
-        LOGGER.warning(
-            "%s has its published defaults, which were chosen for many classes; for %d classes, preset=%r uses %s "
-            "(preset='default' keeps the defaults without this message).",
-            name, classes, AUTO, ", ".join(f"{key}={value!r}" for key, value in suited.items()),
-        )  # fmt: skip
+def load_function(address: str, group: str, what: str) -> tuple[Callable[[], Any], str] | None:
+    """Return a user's function and the digest of its file: ``FILE.py:name``, or a name that a package registers.
+
+    ``group`` is the group of entry points, ``what`` it makes, for messages. The digest of a package is empty. None
+    means that it is neither.
+    """
+    file, name = split_address(address)
+    if file is None:
+        found = metadata.entry_points(group=group, name=address)
+        return (next(iter(found)).load(), "") if found else None
+    digest = load_method_file(file)
+    function = getattr(sys.modules[_name_module(Path(file).resolve())], name, None)
+    if not callable(function):
+        raise LmrError(f"The file {file!r} has no function {name!r} that makes a {what}.")
+    return function, digest
+
+
+def _name_module(file: Path) -> str:
+    return f"lmr_method_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
 
 
 def load_method_file(path: str) -> str:
-    """Import a file of methods once per content and return the digest of its content.
+    """Import a file of methods, models or datasets once per content and return the digest of its content.
 
     A file that was edited since is imported again; its methods replace those of its earlier content.
     """
     try:
         resolved = Path(path).resolve(strict=True)
         content = resolved.read_bytes()
+    except FileNotFoundError as error:
+        raise MissingFile(f"Cannot read the method file {path!r}: {error.strerror}.") from error
     except (OSError, ValueError) as error:
         raise LmrError(f"Cannot read the method file {path!r}: {getattr(error, 'strerror', None) or error}.") from error
     digest = hashlib.sha256(content).hexdigest()
-    module_name = f"lmr_method_file_{hashlib.sha256(str(resolved).encode()).hexdigest()[:12]}"
+    module_name = _name_module(resolved)
     if getattr(sys.modules.get(module_name), "__lmr_digest__", None) == digest:
         return digest
-    _fill()  # a file cannot take a name of the package, whatever was loaded first
+    _load_installed()  # a file cannot take a name of theirs, whatever was loaded first
     for name in [name for name, method in _METHODS.items() if method.__module__ == module_name]:
         del _METHODS[name]
     module = ModuleType(module_name)
@@ -238,12 +260,24 @@ def load_method_file(path: str) -> str:
 
 
 @cache
-def _fill() -> None:
-    """Import every method of the package and of installed packages, at first use.
+def _list_own() -> frozenset[str]:
+    """Return the names of the methods of this package: the files of their folder, which are not imported."""
+    folder = importlib.util.find_spec(OWN)
+    assert folder is not None
+    return frozenset(module.name for module in pkgutil.iter_modules(folder.submodule_search_locations))
 
-    The package's own folder is imported by name: core knows that there is a folder of methods, not what is in it.
-    """
-    importlib.import_module("lmr.methods")
+
+@cache
+def _load_own(name: str) -> type[Method]:
+    """Import one method of this package."""
+    module = importlib.import_module(f"{OWN}.{name}")
+    made = (kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__)
+    return next(kind for kind in made if issubclass(kind, Method) and getattr(kind, "name", "") == name)
+
+
+@cache
+def _load_installed() -> None:
+    """Import the methods of installed packages, at first use."""
     for point in metadata.entry_points(group=ENTRY_POINTS):
         try:
             point.load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import difflib
 import numbers
 import types
@@ -14,6 +15,12 @@ from lmr.core.errors import LmrError
 
 _PLURALS = {"men": "man", "women": "woman", "children": "child", "people": "person", "mice": "mouse", "geese": "goose"}
 _HINTS: dict[type, dict[str, Any]] = {}
+
+
+def list_arguments(method: type[Any]) -> list[str]:
+    """Return the names of a method's own arguments, in order."""
+    given = (field.name for field in dataclasses.fields(method) if field.init)
+    return [name for name in given if name not in ("classifier", "streams", "unknown")]
 
 
 def find_hints(kind: type) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""State files: one small safetensors file per state, written so that a crash leaves the old file or the new one."""
+"""The state of streams: a mapping of tensors [S, ...], one row for each stream.
+
+Functions begin, check, convert and carry such mappings; they know no method. State files are one small safetensors file
+each, written so that a crash leaves the old file or the new one.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,118 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmr.core.classifier import digest_tensors
-from lmr.core.errors import LmrError
+from lmr.core.classifier import ZeroShot, is_dense
+from lmr.core.errors import LmrError, MissingFile
 from lmr.core.files import write_atomically
-from lmr.core.streams import StreamIds
+from lmr.core.placement import digest_tensors
+from lmr.core.prediction import State
 
 FORMAT, VERSION = "lmr-state", "1"
+Ranges = dict[str, tuple[float | None, float | None]]  # smallest and largest value of state tensors; None: any finite
+Start = Mapping[str, Tensor | int]  # the state of one new stream; numbers are counts
+
+# Rows of tensors.
+
+
+def begin_rows(start: Start, streams: int, device: torch.device) -> State:
+    """Return the state [streams, ...] of new streams from that of one."""
+    one = {key: torch.as_tensor(value, device=device) for key, value in start.items()}
+    return {key: value.unsqueeze(0).repeat(streams, *[1] * value.ndim) for key, value in one.items()}
+
+
+def put_rows(state: State, tensors: Mapping[str, Tensor], rows: Tensor, streams: int) -> None:
+    """Make these tensors the rows ``rows`` of a state of so many streams."""
+    for key, value in tensors.items():
+        if streams == 1:
+            state[key] = value.detach().to(rows.device)
+        else:
+            state[key][rows] = value.to(rows.device)
+
+
+def convert_rows(tensors: Mapping[str, Tensor], like: State) -> State:
+    """Return tensors on the devices and in the types of ``like``."""
+    return {key: convert_tensor(value, like[key]) for key, value in tensors.items()}
+
+
+def move_together(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Return tensors on a device, with one transfer for all of them: the program waits for each transfer."""
+    away = {key: value for key, value in tensors.items() if value.device != device}
+    if not away:
+        return dict(tensors)
+    dense = [value.reshape(-1).clone(memory_format=torch.contiguous_format) for value in away.values()]
+    content = torch.cat([value.view(torch.uint8) for value in dense]).to(device)
+    parts = torch.split(content, [value.numel() * value.element_size() for value in away.values()])
+    pairs = zip(away.items(), parts, strict=True)
+    return {**tensors, **{key: part.clone().view(value.dtype).view(value.shape) for (key, value), part in pairs}}
+
+
+def check_rows(
+    tensors: Mapping[str, Tensor], like: State, rows: int, ranges: Ranges, owner: str, grows: Sequence[str] = ()
+) -> None:
+    """Refuse tensors that ``owner`` could not continue with, as a state of so many streams in the form of ``like``."""
+    if set(tensors) != set(like):
+        wrong = ", ".join(sorted(set(tensors) ^ set(like)))
+        raise LmrError(f"The state does not have the tensors of {owner}: {wrong} is missing or unexpected.")
+    for key, own in like.items():
+        given, fixed = tensors[key], 2 if key in grows else 1
+        alike = is_dense(given) and given.ndim == own.ndim and given.dtype == own.dtype
+        if not alike or given.shape[fixed:] != own.shape[fixed:]:
+            raise LmrError(f"The tensor {key!r} of the state does not have the shape or type {owner} keeps.")
+        if len(given) != rows:
+            raise LmrError(f"The state holds {len(given)} streams, expected {rows}; name those to load it into.")
+        if given.is_floating_point() and not given.isfinite().all():
+            raise LmrError(f"The tensor {key!r} of the state holds NaN or infinite values; the state is damaged.")
+    if len({tensors[key].shape[1] for key in grows}) > 1:
+        raise LmrError("The growing tensors of the state do not have the same length; the state is damaged.")
+    for key, value in tensors.items():
+        low, high = ranges.get(key, (None, None))
+        if not bool(find_within(value, low, high).all()):
+            limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
+            raise LmrError(f"Expected values {limits} in the tensor {key!r} of the state; the state is damaged.")
+
+
+def carry_rows(
+    tensors: Mapping[str, Tensor],
+    start: State,
+    wider: State,
+    names: tuple[Sequence[str], Sequence[str]],
+    class_sums: Sequence[str],
+) -> State:
+    """Return tensors [n, ...] for other classes: ``names`` are the old class names and the new ones.
+
+    What is kept per class follows the name of its class. The axes of classes are those along which ``wider``, the state
+    of a new stream of one more class, differs. New classes have the values of ``start``, the state of a new stream of
+    the new classes, or the mean of the old classes in ``class_sums``.
+    """
+    old, now = map(number_names, names)
+    pairs = [(old[name], place) for name, place in now.items() if name in old]
+    carried = {}
+    for key, value in tensors.items():
+        axes = [axis for axis in range(1, value.ndim) if value.shape[axis] != wider[key].shape[axis]]
+        carried[key] = carry_classes(value, start[key], axes, pairs, mean=key in class_sums)
+    return carried
+
+
+def identify(spec: str, classifier: ZeroShot) -> dict[str, str]:
+    """Return what a state belongs to: the spec of the method, digests of model and classes, and the class names."""
+    return {"spec": spec, **classifier.fingerprint, "names": json.dumps(classifier.names)}
+
+
+def check_identity(state: Mapping[str, Any], spec: str, classifier: ZeroShot) -> Mapping[str, Tensor]:
+    """Return the tensors of a state; refuse a state of another method, model or classes."""
+    tensors = find_tensors(state)
+    if state.get("spec") != spec:
+        raise LmrError(f"The state belongs to {state.get('spec')}, not to {spec}; create that one.")
+    for part, word in (("backbone", "weights"), ("classes", "classes or prompts")):
+        if state.get(part) != classifier.fingerprint[part]:
+            hint = ", adopt it (--adopt)" if part == "classes" else ""
+            raise LmrError(
+                f"The state was made with other {word} than this method has; load those{hint}, or start without it."
+            )
+    return tensors
+
+
+# Files.
 
 
 def write_state(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
@@ -65,7 +175,7 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError as error:
-        raise LmrError(f"There is no state file {name}.") from error
+        raise MissingFile(f"There is no state file {name}.") from error
     except OSError as error:
         raise LmrError(f"Cannot read {name}: {error.strerror or error}.") from error
     return decode_state(content, name)
@@ -164,61 +274,3 @@ def _spread_index(ndim: int, axes: Sequence[int], numbers: Tensor) -> tuple[slic
     for place, axis in enumerate(axes):
         index[axis] = numbers.view([-1 if k == place else 1 for k in range(len(axes))])
     return tuple(index)
-
-
-class Saved:
-    """Saving to files and bytes, for a class that defines ``state_dict`` and ``load_state_dict``."""
-
-    def state_dict(self, streams: StreamIds = None) -> dict[str, Any]:
-        """Return a copy of the state of all streams, or of the named ones: its "tensors", and facts about it."""
-        raise NotImplementedError
-
-    def load_state_dict(self, state: Mapping[str, Any], streams: StreamIds = None) -> None:
-        """Load a state into all streams, or into the named ones. A state that does not fit changes nothing."""
-        raise NotImplementedError
-
-    def adopt(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return a state of other classes as one of the classes of this method."""
-        raise NotImplementedError
-
-    def save(
-        self, path: str | os.PathLike[str], streams: StreamIds = None, notes: Mapping[str, str] | None = None
-    ) -> None:
-        """Write the state to one safetensors file, atomically, with ``notes`` that ``load`` returns."""
-        write_atomically(path, self.dump(streams, notes))
-
-    def load(self, path: str | os.PathLike[str], streams: StreamIds = None, *, adopt: bool = False) -> dict[str, str]:
-        """Load a state written by ``save`` and return its notes. A file that does not fit changes nothing.
-
-        With ``adopt`` the state may have other classes, as ``with_classes`` carries them over.
-        """
-        return self._load(*read_state(path), repr(os.fspath(path)), streams, adopt=adopt)
-
-    def dump(self, streams: StreamIds = None, notes: Mapping[str, str] | None = None) -> bytes:
-        """Return the content of the file that ``save`` writes."""
-        if not all(isinstance(text, str) for note in (notes or {}).items() for text in note):
-            raise LmrError(f"Expected notes as a mapping of strings to strings, got {notes!r}.")
-        state = self.state_dict(streams)
-        facts = {key: str(value) for key, value in state.items() if key != "tensors"}
-        return encode_state(state["tensors"], facts | {f"note.{key}": value for key, value in (notes or {}).items()})
-
-    def restore(self, content: bytes, streams: StreamIds = None) -> dict[str, str]:
-        """Load the content of a state file, as ``load`` does."""
-        name = "the given state"
-        return self._load(*decode_state(content, name.capitalize()), name, streams)
-
-    def _load(
-        self,
-        tensors: Mapping[str, Tensor],
-        facts: Mapping[str, str],
-        name: str,
-        streams: StreamIds,
-        *,
-        adopt: bool = False,
-    ) -> dict[str, str]:
-        state: Mapping[str, Any] = {**facts, "tensors": tensors}
-        try:
-            self.load_state_dict(self.adopt(state) if adopt else state, streams)
-        except LmrError as error:
-            raise LmrError(f"Cannot use {name}: {error}") from error
-        return {key.removeprefix("note."): value for key, value in facts.items() if key.startswith("note.")}

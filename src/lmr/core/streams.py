@@ -39,7 +39,9 @@ class Streams:
     @property
     def sizes(self) -> Tensor:
         """The number of samples of each stream: [A]."""
-        return torch.bincount(self.index, minlength=self.count)
+        if self.count == 1:
+            return torch.full_like(self.active, len(self.index))
+        return torch.zeros_like(self.active).index_add(0, self.index, torch.ones_like(self.index))
 
     def spread(self, values: Tensor) -> Tensor:
         """Return for each sample the value of its stream: [A, ...] to [B, ...]."""
@@ -54,12 +56,10 @@ class Streams:
     def mean(self, values: Tensor) -> Tensor:
         """Return the mean of ``values`` [B, ...] over the samples of each stream: [A, ...].
 
-        Means of integers and booleans are float64 on the CPU, as they are only reported.
+        Means of integers and booleans are float64.
         """
         size = self.sizes.view(-1, *[1] * (values.ndim - 1))
-        if values.is_floating_point():
-            return self.sum(values) / size
-        return self.sum(values.long()).cpu().double() / size.cpu()
+        return self.sum(values if values.is_floating_point() else values.double()) / size
 
     def all(self, values: Tensor) -> Tensor:
         """Check for each stream that ``values`` [B] is true for all its samples: bool [A]."""
@@ -72,6 +72,10 @@ class Streams:
         first = self.sizes.cumsum(0) - self.sizes
         rank[order] = torch.arange(len(self.index), device=self.index.device) - first[self.index[order]]
         return rank
+
+    def places(self) -> list[int]:
+        """Return the position of each sample's stream as plain numbers, from 0."""
+        return [0] * len(self.index) if self.count == 1 else self.index.tolist()
 
     def pick(self, values: Tensor, position: int) -> Tensor:
         """Return the ``values`` [B, ...] of one stream's samples, by its position in ``active``."""

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.errors import LmrError
-from lmr.core.gradients import pull_back
-from lmr.core.locks import hold
+from lmr.core.gradients import vjp
 
 T = TypeVar("T")
 
@@ -65,8 +64,7 @@ class TextSide:
 
     def prototypes(self, part: slice) -> Tensor:
         """Return unit features [n, D] of some classes, never below float32."""
-        with hold(self.tower):
-            raw = self.encode(self.tower, part)
+        raw = self.encode(self.tower, part)
         if raw.ndim != 2 or len(raw) != part.stop - part.start:
             raise LmrError(
                 f"Expected text features {[part.stop - part.start, 'D']} for the classes {part.start} to "
@@ -124,15 +122,15 @@ def differentiate_towers(
     seen, unit = features.detach().requires_grad_(), torch.cat([part.detach() for part in kept]).requires_grad_()
     value, rest = loss(seen, unit)
     to_features, to_text = torch.autograd.grad(value, (seen, unit), materialize_grads=True)
-    gradient = _pull_back(features, rows, to_features)
+    gradient = _row_vjp(features, rows, to_features)
     del features
     for k, part in enumerate(parts):
-        gradient = gradient + _pull_back(kept[k] if len(parts) == 1 else text.prototypes(part), rows, to_text[part])
+        gradient = gradient + _row_vjp(kept[k] if len(parts) == 1 else text.prototypes(part), rows, to_text[part])
     return value.detach(), rest, gradient
 
 
-def _pull_back(encoded: Tensor, rows: Tensor, gradient: Tensor) -> Tensor:
+def _row_vjp(encoded: Tensor, rows: Tensor, gradient: Tensor) -> Tensor:
     """Return the gradient along ``rows`` through the output of a tower; zero if the tower has no norms."""
     if not encoded.requires_grad:
         return torch.zeros_like(rows)
-    return pull_back(encoded, rows, gradient)
+    return vjp(encoded, rows, gradient)

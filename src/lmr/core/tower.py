@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from lmr.core.classifier import ZeroShot
-from lmr.core.gradients import pull_back
+from lmr.core.gradients import vjp
 from lmr.core.norms import NormBank
 from lmr.core.streams import Streams
+
+# Parts of a batch whose graphs are kept at once, for a loss that needs all images: 40 images of ViT-B/16 on a CPU.
+_KEPT_PARTS = 10
 
 
 @dataclass(frozen=True)
 class Measured:
     """Numbers measured of every sample, and how a loss on them reaches the norms.
 
-    ``values`` are the measured tensors [B, ...] without gradient. ``pull_back`` maps the gradient of a loss along the
+    ``values`` are the measured tensors [B, ...] without gradient. ``vjp`` maps the gradient of a loss along the
     first of them [B] to its gradient along the norms [A, P].
     """
 
     values: tuple[Tensor, ...]
-    pull_back: Callable[[Tensor], Tensor]
+    vjp: Callable[[Tensor], Tensor]
 
 
 class AdaptedTower:
@@ -35,7 +41,7 @@ class AdaptedTower:
 
     Examples:
         >>> import lmr, torch
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> clip = lmr.load().classifier(["cat", "dog"])
         >>> method = lmr.create("tent", clip, streams=2)
         >>> method.state["norms"].shape == (2, method.tower.bank.size)
         True
@@ -44,13 +50,41 @@ class AdaptedTower:
     def __init__(self, classifier: ZeroShot, module: nn.Module | None = None, skip: Collection[str] = ()) -> None:
         self.classifier = classifier
         self.bank = NormBank(module or classifier.encoder, skip)
+        self._embedded: tuple[Tensor, Tensor] | None = None  # the last images and their tokens
+
+    def encode(self, images: Tensor, norms: Tensor, streams: Streams) -> Tensor:
+        """Return features [B, D] as the encoder gives them, with the norms [A, P] of each sample's stream.
+
+        Of a large batch the first parts keep their graph; the others run again in the backward.
+        """
+        if len(norms) > 1:
+            self.bank.locate_batch(images, self.classifier.encode)
+        tokens = self._embed(images)
+
+        def run(part: slice, norms: Tensor) -> Tensor:
+            with self.bank.serve(norms, streams.index[part]):
+                return self.classifier.encode_part(images[part], None if tokens is None else tokens[part])
+
+        features = []
+        for number, part in enumerate(self.classifier.split(len(images))):
+            if number < _KEPT_PARTS or not torch.is_grad_enabled():
+                features.append(run(part, norms))
+            else:
+                features.append(checkpoint(run, part, norms, use_reentrant=False, preserve_rng_state=False))
+        return torch.cat(features)
+
+    @torch.no_grad()
+    def _embed(self, images: Tensor) -> Tensor | None:
+        """Return the tokens of images where the encoder is slow to make them: all passes of a step share them."""
+        if not getattr(self.classifier.encoder, "slow_to_embed", False):
+            return None
+        if self._embedded is None or self._embedded[0] is not images:
+            self._embedded = images, cast(Any, self.classifier.encoder).embed(images)
+        return self._embedded[1]
 
     def features(self, images: Tensor, norms: Tensor, streams: Streams) -> Tensor:
         """Return unit features [B, D] with the norms [A, P] of each sample's stream."""
-        if len(norms) > 1:
-            self.bank.locate_batch(images, self.classifier.encode)
-        with self.bank.serve(norms, streams.index):
-            return self.classifier.features(images)
+        return F.normalize(self.encode(images, norms, streams), dim=-1)
 
     def cosines(self, images: Tensor, norms: Tensor, streams: Streams) -> Tensor:
         """Return cosines [B, C] with the frozen prototypes."""
@@ -64,10 +98,10 @@ class AdaptedTower:
     def recompute_logits(
         self, logits: Tensor, samples: Tensor, images: Tensor, norms: Tensor, streams: Streams
     ) -> Tensor:
-        """Return ``logits`` [B, C] with those of some ``samples`` [B] computed anew, with norms [A, P]."""
-        if bool(samples.all()):
+        """Return ``logits`` [B, C] with those of some ``samples``, numbers [n], computed anew with norms [A, P]."""
+        if len(samples) == len(logits):
             return self.logits(images, norms, streams)
-        if bool(samples.any()):
+        if len(samples):
             logits = logits.clone()
             logits[samples] = self.logits(images[samples], norms, streams.take(samples))
         return logits
@@ -82,10 +116,9 @@ class AdaptedTower:
         """
         norms = norms.detach().requires_grad_()
         gradient, results = torch.zeros_like(norms), []
-        for part in self.classifier.split(len(images)):
-            own = streams.take(part)
+        for some, own in self._split(images, streams):
             with torch.enable_grad():
-                logits = self.logits(images[part], norms, own)
+                logits = self.logits(some, norms, own)
                 losses, *rest = loss(logits, own.index)
             if bool(losses.any()):
                 gradient += torch.autograd.grad(losses.sum(), norms)[0]
@@ -103,22 +136,22 @@ class AdaptedTower:
         factor that depends on the rest of the batch and is known only after the last part. With several parts the
         gradients are kept, a row [P] for each sample.
         """
-        norms, parts = norms.detach(), self.classifier.split(len(images))
+        norms, parts = norms.detach(), list(self._split(images, streams))
         if len(parts) == 1:
             norms.requires_grad_()
             with torch.enable_grad():
                 measured = measure(self.cosines(images, norms, streams))
             values = tuple(value.detach() for value in measured)
-            return Measured(values, lambda gradient: pull_back(measured[0], norms, gradient))
+            return Measured(values, lambda gradient: vjp(measured[0], norms, gradient))
         results, gradients = [], []
-        for part in parts:
-            rows = norms[streams.index[part]].requires_grad_()
+        for some, own in parts:
+            rows = norms[own.index].requires_grad_()
             each = torch.arange(len(rows), device=rows.device)
             with torch.enable_grad():
-                number, used, *rest = measure(self.cosines(images[part], rows, Streams(each, each)))
+                number, used, *rest = measure(self.cosines(some, rows, Streams(each, each)))
             gradients.append(torch.zeros_like(rows))
             if bool(used.any()):
-                gradients[-1] = pull_back(number, rows, used.to(number.dtype))
+                gradients[-1] = vjp(number, rows, used.to(number.dtype))
             results.append((number.detach(), used, *(value.detach() for value in rest)))
             del number, rest
         values = tuple(torch.cat(pieces) for pieces in zip(*results, strict=True))
@@ -138,6 +171,11 @@ class AdaptedTower:
             losses = torch.stack([loss(streams.pick(features, k), k) for k in range(streams.count)])
             (gradient,) = torch.autograd.grad(losses.sum(), norms)
         return gradient, losses.detach(), features.detach()
+
+    def _split(self, images: Tensor, streams: Streams) -> Iterator[tuple[Tensor, Streams]]:
+        """Yield the parts of a batch that are best differentiated one after the other."""
+        parts = self.classifier.split(len(images))
+        yield from [(images, streams)] if len(parts) == 1 else ((images[part], streams.take(part)) for part in parts)
 
     def drift(self, norms: Tensor) -> Tensor:
         """Return the distance of norms [A, P] from the tower's own, relative to their length: [A]."""

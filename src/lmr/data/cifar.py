@@ -17,7 +17,6 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
@@ -34,6 +33,7 @@ from lmr.data.dataset import (
 )
 from lmr.data.names import ASSETS, read_list
 from lmr.data.provenance import Provenance, compute_checksum, describe_files, describe_test_set, read_made_note
+from lmr.images.files import decode_image
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [N, 32, 32, 3] and labels [N]
 
@@ -325,7 +325,9 @@ def _read_parquet(path: Path, classes: int) -> Arrays:
     label = next((name for name in ("fine_label", "label") if name in table.column_names), None)
     if pixels is None or label is None:
         raise Unexpected(f"expected the columns img and label (or fine_label), got {', '.join(table.column_names)}.")
+    cells = table.column(pixels).to_pylist()
     images = [
-        np.asarray(Image.open(io.BytesIO(cell["bytes"])).convert("RGB")) for cell in table.column(pixels).to_pylist()
+        np.asarray(decode_image(cell["bytes"], formats=("PNG",), name=f"image {number} of {str(path)!r}"))
+        for number, cell in enumerate(cells)
     ]
     return np.stack(images), np.asarray(table.column(label).to_pylist())

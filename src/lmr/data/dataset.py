@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, MissingFile
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.provenance import describe_made
@@ -111,9 +111,21 @@ class CleanSet(Dataset):
 
 
 class ArraySet(CleanSet):
-    """Clean images of one size in memory: uint8 [N, H, W, 3] and labels [N]."""
+    """Clean images of one size in memory: uint8 [N, H, W, 3] and labels [N], which count the ``classes`` from 0."""
 
     _images: NDArray[np.uint8]
+
+    def __init__(
+        self, name: str, images: NDArray[np.uint8], labels: NDArray[np.int64] | Sequence[int], classes: Sequence[str]
+    ) -> None:
+        self.name, self.classes = name, tuple(classes)
+        self._images, self._labels = np.asarray(images), np.asarray(labels, np.int64)
+        shape, count = self._images.shape, len(self._labels)
+        if self._images.dtype != np.uint8 or len(shape) != 4 or shape[::3] != (count, 3) or not count:
+            raise LmrError(f"Expected uint8 images [{count}, H, W, 3] for {count} labels, got {shape}.")
+        if self._labels.min() < 0 or self._labels.max() >= len(self.classes):
+            raise LmrError(f"Expected labels from 0 to {len(self.classes) - 1} for {name!r}.")
+        self.protocol = {"images": f"{count} images in memory"}
 
     @cached_property
     def digest(self) -> str:
@@ -271,7 +283,7 @@ class DerivedSet(Dataset):
 class ClassSubset(DerivedSet):
     """The images of some classes of another set.
 
-    ``pocket-c@10`` has ten classes, ``pocket-c@10.2`` ten others, ``photo-c@cat+dog`` those with these names.
+    ``cifar100-c@10`` has ten classes, ``cifar100-c@10.2`` ten others, ``photo-c@cat+dog`` those with these names.
 
     Image k of the whole set has the same pixels here. A number of classes is consecutive in the list of the whole set,
     from a seeded position on, so that a smaller subset with the same seed lies within a larger one. Neighbours in a
@@ -356,7 +368,7 @@ def find_first(root: Path, places: Iterable[str]) -> Path | None:
     return next((root / place for place in places if (root / place).exists()), None)
 
 
-class MissingData(LmrError):
+class MissingData(MissingFile):
     """A set that is not under the root, so that another one may be used instead. A damaged set is another error.
 
     Examples:

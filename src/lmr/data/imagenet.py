@@ -54,7 +54,7 @@ KAGGLE, LINES = "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.
 
 SMALL = "imagenet-c-5000"  # the set of the listed images
 _SMALL_LIST = "imagenet_c_5000"
-_PREPARED = "short side to 256 (bilinear), centre 224x224, as the authors of ImageNet-C"
+PREPARED = "short side to 256 (bilinear), centre 224x224, as the authors of ImageNet-C"
 _SAMPLED = 16  # files per corruption and severity whose sizes go into a digest
 
 
@@ -156,7 +156,7 @@ def open_crops(name: str, folder: Path) -> ImageFileSet:
     else:
         files, labels = list_validation(folder, wnids)
     advice = f"Check the folder with `lmr fetch imagenet --check {folder}`."
-    protocol = {**_describe_list(small, len(files)), "prepared": _PREPARED}
+    protocol = {**_describe_list(small, len(files)), "prepared": PREPARED}
     return ImageFileSet(
         name, folder, files, labels, read_imagenet().values(), protocol, prepare=crop_image, advice=advice
     )

@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image
 
 from lmr.core.errors import LmrError
+from lmr.core.files import read_text
 from lmr.core.spec import list_unknown, simplify_name
 from lmr.data.dataset import CleanSet, ImageArray, make_digest
 from lmr.images.files import EXTENSIONS, UnreadableImage, list_images, open_image
@@ -52,7 +53,7 @@ def list_labelled(source: AnyPath, names: ClassNames | None = None) -> Labelled:
     elif os.path.isfile(source) and os.fspath(source).lower().endswith(".csv"):
         found = _read_table(Path(source))
     else:
-        problem = "is not a .csv file" if os.path.exists(source) else "does not exist"
+        problem = "is neither" if os.path.exists(source) else "does not exist"
         raise LmrError(
             f"Expected a folder with one sub-folder per class, or a .csv file with the columns path and label; "
             f"{os.fspath(source)!r} {problem}."
@@ -74,14 +75,16 @@ def read_class_names(path: AnyPath) -> list[str] | dict[str, str]:
     """
     name = os.fspath(path)
     try:
-        text = Path(path).read_text("utf-8-sig")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise LmrError(f"Cannot read the class names in {name!r}: {error}.") from error
     if name.lower().endswith(".json"):
         try:
             content = json.loads(text)
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # also for a number of very many digits
             raise LmrError(f"{name!r} is not JSON: {error}.") from error
+        except RecursionError as error:
+            raise LmrError(f"Expected class names in {name!r}, found JSON that is nested too deeply.") from error
         values = list(content.values()) if isinstance(content, dict) else content
         if not isinstance(values, list) or not values or not all(isinstance(v, str) and v.strip() for v in values):
             raise LmrError(f"Expected a JSON list of class names, or an object from sub-folder to name, in {name!r}.")
@@ -173,6 +176,14 @@ class ImageFileSet(CleanSet):
         self.classes, self.protocol = tuple(classes), protocol
         self._labels = np.array(list(labels), np.int64)
         self._prepare, self._upright, self._advice = prepare, upright, advice
+
+    def prepared_by(self, prepare: Callable[[Image.Image], Image.Image], text: str) -> ImageFileSet:
+        """Return the same files with ``prepare`` applied to every image; ``text`` describes it."""
+        protocol = {**self.protocol, "prepared": text}
+        return ImageFileSet(
+            self.name, self.folder, self.files, self._labels, self.classes, protocol, prepare=prepare,
+            upright=self._upright, advice=self._advice,
+        )  # fmt: skip
 
     @cached_property
     def digest(self) -> str:

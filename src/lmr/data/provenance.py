@@ -51,7 +51,7 @@ def read_origin(protocol: Mapping[str, str]) -> DataOrigin:
 
 
 def _read_provenance(text: str) -> Provenance:
-    if text.startswith(_MADE) or " of the pocket world " in text:
+    if text.startswith(_MADE):
         return Provenance.MADE
     if text.startswith(_OTHER):
         return Provenance.OTHER
@@ -68,11 +68,6 @@ def describe_test_set(provenance: Provenance, count: int) -> str:
 def describe_excerpt(count: int, title: str) -> str:
     """Describe the images that come with the package."""
     return f"{count} images of the test set of {title} that come with lmr"
-
-
-def describe_pocket_world(seed: int, count: int) -> str:
-    """Describe images drawn by code."""
-    return f"the first {count} of the pocket world {seed}"
 
 
 def describe_files(provenance: Provenance, title: str, different: Sequence[str] = ()) -> str:

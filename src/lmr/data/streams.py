@@ -81,12 +81,16 @@ class Stream:
         """Iterate over the batches from number ``start`` on; earlier ones are not read."""
         if not 0 <= start <= len(self):
             raise LmrError(f"Expected a batch number from 0 to {len(self)}, got {start}.")
-        for number in range(start, len(self)):
-            first = self.ends[number - 1] if number else 0
-            yield self._read(slice(first, self.ends[number]))
+        return map(self.batch, range(start, len(self)))
 
-    def _read(self, part: slice) -> Batch:
-        domain, index = self.domain[part], self.index[part]
+    def batch(self, number: int) -> Batch:
+        """Return one batch by its number; threads may read several at once."""
+        first = self.ends[number - 1] if number else 0
+        return self.read(np.arange(first, self.ends[number]))
+
+    def read(self, places: Places) -> Batch:
+        """Return the images at some places of the stream."""
+        domain, index = self.domain[places], self.index[places]
         images: list[ImageArray] = [np.empty(0, np.uint8)] * len(index)
         for place in np.unique(domain):  # one call for each domain of a mixed batch
             mine = np.flatnonzero(domain == place)
@@ -94,8 +98,8 @@ class Stream:
             for slot, image in zip(mine, found, strict=True):
                 images[slot] = image
         if self.frames is not None:
-            images = self.frames.change(images, range(part.start, part.stop))
-        return Batch(images, self.labels[part], [self.domains[place] for place in domain], index)
+            images = self.frames.change(images, places.tolist())
+        return Batch(images, self.labels[places], [self.domains[place] for place in domain], index)
 
 
 @dataclass(frozen=True)
@@ -128,9 +132,11 @@ class Order:
         return {key: value for key in keys if (value := getattr(self, key))}
 
     def arrange(self, labels: Places, count: int | None = None) -> Places:
-        """Return the first ``count`` (default: N) indices of images with ``labels`` [N] in this order.
+        """Return ``count`` (default: N) indices of images with ``labels`` [N] in this order.
 
-        That is a permutation of 0 … N-1, except for "bursts", "shift", "skew" and "haul", in which images repeat.
+        That is a permutation of 0 … N-1, or of ``count`` images, which are the same for every seed: the first ones of
+        "file", else those that are first in the "shuffle" of seed 1. In "bursts", "shift", "skew" and "haul" images
+        repeat, and the seed also draws them.
         """
         seed, total = self.seed, len(labels)
         if self.kind == "skew":
@@ -144,14 +150,16 @@ class Order:
             return order_by_shift(labels, seed, count)
         if self.kind == "haul":
             return _deal(np.arange(total), total if count is None else count, np.random.default_rng(seed))
-        if self.kind == "shuffle":
-            return shuffle_places(total, seed)[:count]
         if self.kind == "file":
             return np.arange(total)[:count]
+        chosen = np.sort(shuffle_places(total)[:count])
+        if self.kind == "shuffle":
+            places = shuffle_places(total, seed)
+            return places[np.isin(places, chosen)]
         if self.kind == "dirichlet":
-            return order_by_dirichlet(labels, seed, self.concentration)[:count]
+            return chosen[order_by_dirichlet(labels[chosen], seed, self.concentration)]
         if self.kind == "classes":
-            return order_by_classes(labels, seed, self.block)[:count]
+            return chosen[order_by_classes(labels[chosen], seed, self.block)]
         raise LmrError(f"There is no order {self.kind!r}; choose one of: {', '.join(ORDERS)}.")
 
 
@@ -168,8 +176,8 @@ def make_stream(
     """Return a stream over ``domains`` (default: all domains of the set), one after the other, or mixed.
 
     ``order`` is an ``Order``, or the kind of one, with its other fields as ``settings``. The order is the same in every
-    domain. ``limit`` keeps the first images of each domain's order; of a mixed stream it keeps ``limit`` times the
-    number of domains. It may exceed the size of the set if the order repeats images.
+    domain. ``limit`` keeps so many images of each domain, as ``Order.arrange`` says, and of a mixed stream ``limit``
+    times the number of domains. It may exceed the size of the set if the order repeats images.
     """
     order = replace(order, **settings) if isinstance(order, Order) else Order(order, **settings)
     names = dataset.domains if domains is None else (domains,) if isinstance(domains, str) else tuple(domains)

@@ -7,6 +7,7 @@ handled here.
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import threading
@@ -19,9 +20,12 @@ from pathlib import Path, PurePath
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, MissingFile, WrongType
 
 EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+# The decoders that are used, whatever a file is called: those of other formats start programs or have had more faults.
+FORMATS: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+MOST_BYTES = 2**30  # of a file; no image with as many pixels as Pillow allows is larger
 MOST_SCANS = 64  # of a JPEG; encoders write 1 or about 10, and each costs a pass over the whole image
 MANY_PARTS = 4096  # segments or chunks of a file; Pillow reads each in Python
 _SCANS_PER_PASS = 10  # scans that take about as long as decoding the image once
@@ -55,8 +59,8 @@ class TooManyPixels(UnreadableImage):
     """An image that is larger than allowed, according to its header; nothing was decompressed."""
 
 
-class CostlyImage(UnreadableImage):
-    """An image that may take longer to decode than allowed, according to its header; nothing was decompressed."""
+class MissingImage(UnreadableImage, FileNotFoundError):
+    """An image file that is not there."""
 
 
 def list_images(sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[Path]:
@@ -85,7 +89,7 @@ def list_images(sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         elif os.path.exists(source):
             found = [source]
         else:
-            raise LmrError(f"There is no file or folder {str(source)!r}: check the spelling, or give the full path.")
+            raise MissingFile(f"There is no file or folder {str(source)!r}: check the spelling, or give the full path.")
         for path in found:
             unique.setdefault(os.path.abspath(path), path)
     return list(unique.values())
@@ -120,6 +124,7 @@ def make_sort_key(path: PurePath) -> list[list[tuple[str, int]]]:
 def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.Image:
     """Open the first frame of an image file as 8-bit RGB, upright, transparency composited on white.
 
+    The content of a file decides its format: JPEG, PNG, WebP, BMP, GIF, TIFF or PPM, and no other.
     ``upright=False`` leaves the image as it was stored; all published results on ImageNet were obtained in this way.
     Raises UnreadableImage, and nothing else, if the file cannot be read; never warns.
 
@@ -132,33 +137,80 @@ def open_image(path: str | os.PathLike[str], *, upright: bool = True) -> Image.I
         ('RGB', (4, 3), (255, 255, 255))
     """
     refuse_missing(path)
-    return _open(path, repr(str(path)), upright)
+    name = repr(str(path))
+    try:
+        if os.path.getsize(path) > MOST_BYTES:
+            raise UnreadableImage(f"Cannot read {name}: it has more than {MOST_BYTES:,} bytes; save it as one image.")
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UnreadableImage(f"Cannot read {name}: {_explain(error)}.") from error
+    return decode_image(content, name=name, upright=upright)
 
 
 def refuse_missing(path: str | os.PathLike[str]) -> None:
     """Raise UnreadableImage if the path is not a file."""
     if not os.path.isfile(path):
-        problem = "it is a folder; give the files in it" if os.path.isdir(path) else "there is no such file"
-        raise UnreadableImage(f"Cannot read {str(path)!r}: {problem}.")
+        if os.path.isdir(path):
+            raise UnreadableImage(f"Cannot read {str(path)!r}: it is a folder; give the files in it.")
+        if os.path.exists(path):
+            raise UnreadableImage(f"Cannot read {str(path)!r}: it is a pipe, a socket or a device; give a file.")
+        raise MissingImage(f"Cannot read {str(path)!r}: there is no such file.")
 
 
 def decode_image(
     content: bytes,
     *,
-    formats: tuple[str, ...] | None = None,
+    formats: tuple[str, ...] = FORMATS,
     max_pixels: int | None = None,
-    max_work: int | None = None,
     name: str | None = None,
+    upright: bool = True,
 ) -> Image.Image:
     """Open the content of an image file as ``open_image`` opens the file; errors use ``name`` for it.
 
-    For untrusted content, ``formats`` restricts the decoders ("JPEG", "PNG", ...), and an image of more than
-    ``max_pixels`` is refused by its header (TooManyPixels). ``max_work`` is in pixels, times the passes over them
-    that the scans of a JPEG take: an image of more work, or in very many parts, is refused as well (CostlyImage). A
-    JPEG of more than 64 scans is always refused, because a few bytes of each can cost a pass over the whole image.
+    For untrusted content, ``formats`` restricts the decoders further, and an image of more than ``max_pixels`` is
+    refused by its header (TooManyPixels). A JPEG of more than 64 scans is always refused, because a few bytes of each
+    can cost a pass over the whole image.
     """
-    called = name or f"the image in {len(content)} bytes"
-    return _open(io.BytesIO(content), called, True, formats, max_pixels, max_work)
+    name = name or f"the image in {len(content)} bytes"
+    try:
+        if not content:
+            raise UnreadableImage("the file is empty")
+        layout = read_layout(content)
+        if layout.scans > MOST_SCANS:
+            raise UnreadableImage(
+                f"it is a JPEG of more than {MOST_SCANS} scans; save it as baseline or usual progressive"
+            )
+        with muted_pillow(), Image.open(io.BytesIO(content), formats=formats) as image:
+            _refuse_bomb(image, max_pixels)
+            image.load()
+            _refuse_cut(layout, content, image)
+            converted = _convert_to_rgb(image)
+            turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
+    except UnreadableImage as error:
+        raise type(error)(f"Cannot read {name}: {error}.") from error
+    except Exception as error:  # decoders raise almost any exception on damaged data
+        kind = TooManyPixels if isinstance(error, Image.DecompressionBombError) else UnreadableImage
+        raise kind(f"Cannot read {name}: {_explain(error, formats, max_pixels)}.") from error
+    converted = converted if turn is None else converted.transpose(turn)
+    converted.info.clear()  # the stored orientation has been applied: it must not be applied again
+    return converted
+
+
+def estimate_work(content: bytes, *, formats: tuple[str, ...], max_pixels: int) -> float:
+    """Return the pixels of an image, times the passes over them that the scans of a JPEG take, by its headers.
+
+    It is infinite for a file in very many parts, and 0 for one that ``decode_image`` refuses by its headers.
+    """
+    layout = read_layout(content)
+    if layout.parts > MANY_PARTS:
+        return math.inf
+    try:
+        with muted_pillow(), Image.open(io.BytesIO(content), formats=formats) as image:
+            pixels = image.width * image.height
+    except Exception:  # decoders raise almost any exception on damaged data
+        return 0.0
+    refused = pixels > max_pixels or layout.scans > MOST_SCANS
+    return 0.0 if refused else pixels * max(1.0, layout.scans / _SCANS_PER_PASS)
 
 
 def open_any(image: object) -> Image.Image:
@@ -174,7 +226,7 @@ def open_any(image: object) -> Image.Image:
         return decode_image(bytes(image))
     shape, kind = getattr(image, "shape", None), str(getattr(image, "dtype", None))
     if shape is None:
-        raise LmrError(
+        raise WrongType(
             "Expected a PIL image, the path of an image file, the content of one as bytes, a uint8 array [h, w, 3], or "
             f"a list of these; got {type(image).__name__}."
         )
@@ -189,36 +241,6 @@ def open_any(image: object) -> Image.Image:
         raise LmrError(f"Expected an image with pixels, got an array {list(shape)}.")
     host = image.cpu() if hasattr(image, "cpu") else image  # a tensor may be on another device
     return Image.fromarray(np.ascontiguousarray(host))
-
-
-def _open(
-    file: str | os.PathLike[str] | io.BytesIO,
-    name: str,
-    upright: bool,
-    formats: tuple[str, ...] | None = None,
-    max_pixels: int | None = None,
-    max_work: int | None = None,
-) -> Image.Image:
-    try:
-        size = len(file.getbuffer()) if isinstance(file, io.BytesIO) else os.path.getsize(file)
-        if size == 0:
-            raise UnreadableImage("the file is empty")
-        layout = read_layout(file.getvalue()) if isinstance(file, io.BytesIO) else Layout()
-        _refuse_costly(layout, 0, max_work)
-        with muted_pillow(), Image.open(file, formats=formats) as image:
-            _refuse_bomb(image, max_pixels)
-            _refuse_costly(layout, image.width * image.height, max_work)
-            image.load()
-            converted = _convert_to_rgb(image)
-            turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
-    except UnreadableImage as error:
-        raise type(error)(f"Cannot read {name}: {error}.") from error
-    except Exception as error:  # decoders raise almost any exception on damaged data
-        kind = TooManyPixels if isinstance(error, Image.DecompressionBombError) else UnreadableImage
-        raise kind(f"Cannot read {name}: {_explain(error, formats, max_pixels)}.") from error
-    converted = converted if turn is None else converted.transpose(turn)
-    converted.info.clear()  # the stored orientation has been applied: it must not be applied again
-    return converted
 
 
 def _convert_to_rgb(image: Image.Image) -> Image.Image:
@@ -265,11 +287,15 @@ class Layout:
 
     parts: int = 0
     scans: int = 0
+    end: int = 0  # where the end marker of a Huffman-coded JPEG begins; 0 if there is none
+    lacks_scans: bool = False  # True if the scans of a JPEG leave out coefficients that its frame announces
 
 
 _JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 _MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # in the data of a scan 0xff is escaped, or restarts it
 _END, _SCAN, _BARE = b"\xd9", b"\xda", (b"\x01", b"\xd8")  # markers; those without a length
+_FRAMES, _PROGRESSIVE = (b"\xc0", b"\xc1", b"\xc2"), b"\xc2"  # markers of Huffman-coded frames
+_COEFFICIENTS = 64  # of a block
 
 
 def read_layout(content: bytes) -> Layout:
@@ -277,39 +303,78 @@ def read_layout(content: bytes) -> Layout:
 
     A marker in the data of a JPEG ends a scan for the decoder, too, so that no scan can be hidden from this count.
     """
-    parts = scans = place = 0
+    parts = scans = place = end = 0
+    missing: dict[int, set[int]] = {}  # coefficients that no scan has completed, by component
+    frame = b""
     if content.startswith(_JPEG):
         place = len(_JPEG)
         while parts <= MANY_PARTS and scans <= MOST_SCANS and (found := _MARKER.search(content, place)):
             place = found.end()
             if found[1] == _END:
+                end = found.start() if frame else 0
                 break
-            if found[1] not in _BARE:
-                place += int.from_bytes(content[place : place + 2], "big")
+            length = 0 if found[1] in _BARE else int.from_bytes(content[place : place + 2], "big")
+            body = content[place + 2 : place + length]
+            if found[1] in _FRAMES:
+                frame = found[1]
+                missing = {component: set(range(_COEFFICIENTS)) for component in body[6::3]}
+            elif found[1] == _SCAN:
+                _strike_out(missing, body, frame == _PROGRESSIVE)
+            place += length
             parts, scans = parts + 1, scans + (found[1] == _SCAN)
     elif content.startswith(_PNG):
         place = len(_PNG)
         while parts <= MANY_PARTS and place < len(content):
             place += 12 + int.from_bytes(content[place : place + 4], "big")  # a length, a name, data, a checksum
             parts += 1
-    return Layout(parts, scans)
+    return Layout(parts, scans, end, end > 0 and any(missing.values()))
 
 
-def _refuse_costly(layout: Layout, pixels: int, max_work: int | None) -> None:
-    if layout.scans > MOST_SCANS:
-        raise UnreadableImage(f"it is a JPEG of more than {MOST_SCANS} scans; save it as baseline or usual progressive")
-    passes = max(1, layout.scans / _SCANS_PER_PASS)
-    if max_work is not None and (layout.parts > MANY_PARTS or pixels * passes > max_work):
-        raise CostlyImage(f"it takes more work to decode than {max_work:,} pixels; send a smaller or simpler one")
+def _strike_out(missing: dict[int, set[int]], header: bytes, progressive: bool) -> None:
+    """Remove the coefficients that a scan completes; ``header`` is the body of its segment."""
+    if len(header) < 4 or len(header) != 2 * header[0] + 4:
+        return  # the decoder refuses it
+    first, last, bits = header[-3:]
+    for component in header[1:-3:2]:
+        if not progressive:
+            missing.pop(component, None)
+        elif component in missing and not bits & 0x0F:  # otherwise a later scan refines them
+            missing[component].difference_update(range(first, last + 1))
 
 
-def _explain(error: Exception, formats: tuple[str, ...] | None, max_pixels: int | None) -> str:
+_GREY = (127, 128)  # what a decoder makes of blocks without data, in each band; one less in the inverted ones of CMYK
+_FILLER = bytes(range(255)) * 16  # data of a scan, without a marker
+
+
+def _refuse_cut(layout: Layout, content: bytes, image: Image.Image) -> None:
+    """Refuse a JPEG whose data end before its last block: the decoder fills the rest with grey and says nothing.
+
+    An image may well end in grey. So it is decoded again with other data before its end marker: nothing reads these
+    if the image is complete.
+    """
+    if layout.lacks_scans:
+        raise UnreadableImage("the file is incomplete: it is a JPEG without its last scans")
+    last = image.getpixel((image.width - 1, image.height - 1)) if layout.end else None
+    if last is None or not all(value in _GREY for value in (last if isinstance(last, tuple) else (last,))):
+        return
+    filled = content[: layout.end] + _FILLER + content[layout.end :]
+    try:
+        with Image.open(io.BytesIO(filled), formats=("JPEG",)) as other:
+            other.load()
+            complete = image.tobytes() == other.tobytes()
+    except (OSError, SyntaxError):
+        complete = False
+    if not complete:
+        raise UnreadableImage("the file is incomplete: its data end before the last block of the image")
+
+
+def _explain(error: Exception, formats: tuple[str, ...] = FORMATS, max_pixels: int | None = None) -> str:
     if isinstance(error, Image.DecompressionBombError):
         if max_pixels is not None:
             return f"it has more than {max_pixels:,} pixels; send a smaller one"
         return f"it has more than {Image.MAX_IMAGE_PIXELS} pixels; make it smaller or raise PIL.Image.MAX_IMAGE_PIXELS"
     if isinstance(error, UnidentifiedImageError):
-        return f"it is not {' or '.join(formats)}, or damaged" if formats else "it is not an image of a known format"
+        return f"it is not an image of a known format ({', '.join(formats)}), or damaged"
     if isinstance(error, OSError) and error.strerror:
         return f"the operating system reports {error.strerror!r}"
     return f"the file is damaged or incomplete ({type(error).__name__}: {error})"

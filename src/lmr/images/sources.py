@@ -1,9 +1,9 @@
-"""The images of a run: files, the frames of videos, and the images in lists, in a fixed order."""
+"""The images of a run, files and the frames of videos, in a fixed order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,8 +12,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from lmr.images.files import UnreadableImage, list_images, open_image
-from lmr.images.lists import ListedImage, ListSource, is_list, read_path_list
-from lmr.images.remote import is_url, list_remote
+from lmr.images.lists import is_list, read_path_list
 from lmr.images.video import VideoFrame, is_video, read_frames
 
 PlaceKey = tuple[str, int | None]  # absolute path, number of the frame
@@ -26,7 +25,7 @@ class ImagePlace:
     A video without a frame number means the whole video: an error concerns all or the rest of its frames.
     """
 
-    path: ListedImage
+    path: Path
     frame: int | None = None
     time: float | None = None
 
@@ -46,42 +45,27 @@ class ImageItem(NamedTuple):
     open: Callable[[], Image.Image]
 
 
-def list_sources(sources: Sequence[str | os.PathLike[str]], column: str | None = None) -> list[ListedImage]:
+def list_sources(sources: Sequence[str | os.PathLike[str]], column: str | None = None) -> list[Path]:
     """Return the image and video files among files, folders and lists of images, each of them once.
 
     Folders are searched for images, not for videos: the clips that a phone stores next to its photographs would take
-    longer than all photographs. ``column`` is the column of the paths in .csv and .parquet lists.
+    longer than all photographs. ``column`` is the column of the paths in .csv lists.
     """
-    unique: dict[PlaceKey, ListedImage] = {}
+    unique: dict[PlaceKey, Path] = {}
     for source in sources:
-        for one in _list_source(source, column):
-            unique.setdefault(ImagePlace(one).key, one)
+        listed = is_list(source) and os.path.isfile(source)
+        for path in read_path_list(Path(source), column) if listed else list_images([source]):
+            unique.setdefault(ImagePlace(path).key, path)
     return list(unique.values())
 
 
-def find_list(source: str | os.PathLike[str]) -> ListSource | None:
-    """Return a source as a list to read; None if it is not a list."""
-    if not is_list(source):
-        return None
-    if isinstance(source, str) and is_url(source):
-        return source
-    return Path(source) if os.path.isfile(source) else None
-
-
-def _list_source(source: str | os.PathLike[str], column: str | None) -> Sequence[ListedImage]:
-    listed = find_list(source)
-    if listed is not None:
-        return read_path_list(listed, column)
-    return list_remote(source) if isinstance(source, str) and is_url(source) else list_images([source])
-
-
-def has_frames(path: ListedImage) -> bool:
-    """Return True for a video, whose frames are labelled."""
-    return isinstance(path, Path) and is_video(path)
+def has_frames(paths: Iterable[Path]) -> bool:
+    """Return True if there are videos, whose frames are labelled."""
+    return any(map(is_video, paths))
 
 
 def iterate_images(
-    paths: Sequence[ListedImage],
+    paths: Sequence[Path],
     every: int = 1,
     finished: Collection[PlaceKey] = frozenset(),
     is_stopped: Callable[[], bool] = lambda: False,
@@ -97,9 +81,7 @@ def iterate_images(
         place = ImagePlace(path)
         if place.key in finished:
             continue
-        if not isinstance(path, Path):
-            yield ImageItem(place, path.open)
-        elif is_video(path):
+        if is_video(path):
             yield from _iterate_frames(path, every, finished, is_stopped)
         else:
             yield ImageItem(place, partial(open_image, path))

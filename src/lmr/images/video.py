@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.core.extras import require
+from lmr.core.foreign_text import hide_password
 from lmr.images.files import UnreadableImage, refuse_missing
 
 if TYPE_CHECKING:
@@ -146,22 +148,30 @@ def is_live(source: str) -> bool:
     return urlsplit(source).scheme.lower() in SCHEMES and "://" in source
 
 
-def hide_password(address: str) -> str:
-    """Return the address without user and password, for messages and files."""
-    parts = urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+def is_webcam(source: str) -> bool:
+    """Return True for the number of a webcam of this machine, such as 0."""
+    return re.fullmatch("[0-9]{1,2}", source) is not None
 
 
 def read_live(address: str, is_stopped: Callable[[], bool] = lambda: False) -> Iterator[VideoFrame]:
-    """Iterate over live frames, numbered from 0, until the connection ends. Raises UnreadableImage without one."""
+    """Iterate over live frames, numbered from 0, until the connection ends. Raises UnreadableImage without one.
+
+    The address may be the number of a webcam.
+    """
     require("cv2", "video", "Reading a video")
     import cv2
 
     # A frame that is lost on the way is smeared over the next ones; over TCP none is lost.
     os.environ.setdefault("OPENCV_FFMPEG_CAPTURE_OPTIONS", "rtsp_transport;tcp")
     options = (cv2.CAP_PROP_OPEN_TIMEOUT_MSEC, OPEN_MS, cv2.CAP_PROP_READ_TIMEOUT_MSEC, READ_MS)
-    capture = connect_capture(address, hide_password(address), options)
+    webcam = is_webcam(address)
+    capture = cv2.VideoCapture(int(address)) if webcam else connect_capture(address, hide_password(address), options)
     try:
+        if not capture.isOpened() and webcam:
+            raise UnreadableImage(
+                f"There is no webcam {address} that can be opened; look if another program uses it, and on Linux if "
+                f"/dev/video{address} exists and you may read it."
+            )
         if not capture.isOpened():
             raise UnreadableImage(
                 f"Cannot read {hide_password(address)!r}: there is no answer, it refuses, or it sends no video that "

@@ -1,9 +1,1 @@
-"""The methods, one file each. Every file of this folder is imported here, so that a new one appears by itself."""
-
-from __future__ import annotations
-
-import importlib
-import pkgutil
-
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+"""The methods, one file each. A file has the name of its method, so that a method is imported when it is needed."""

@@ -39,13 +39,11 @@ class BATCLIP(BimodalMethod):
     CIFAR-100-C is the only preset with Adam, whose weight decay is added to the gradient.
     """
 
-    needs_images = False
-
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         def objective(raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, int]:
             return bimodal_loss(raw, prototypes, logits), len(torch.unique(logits.argmax(1)))
 
-        loss, logits, present, gradient = self._differentiate(images, state["norms"], objective)
+        loss, logits, present, gradient = self._differentiate(images, state["norms"], streams, objective)
         new = self.optim.descend(state, gradient)
         info = {"loss": loss.view(1), "present": torch.tensor([present]), "stepped": streams.sizes > 0}
         return Step(logits, new, info)

@@ -83,24 +83,23 @@ class BCA(OrderedMethod, ViewMethod):
         return {"means": sums[:, 0], "priors": sums[:, 1]}
 
     def look(self, views: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        logits = self.classifier.logits(views @ row["means"].T)
+        logits = self.classifier.logits(self.classifier.cosines(views, row["means"]))
         if len(views) > 1:
             best = entropy(logits).argsort(stable=True)[: max(1, int(_KEPT * len(views)))]
             views, logits = views[best], logits[best]
         posterior = logits.mean(0).softmax(0) @ row["prior"]
         return (posterior + _EPS).log(), (posterior, views.mean(0))
 
-    def learn(self, found: tuple[Tensor, Tensor], row: State) -> tuple[int, int]:
+    def learn(self, found: tuple[Tensor, Tensor], row: State) -> Tensor:
         """Move the embedding and the prior of the most probable class; return which of them moved."""
         posterior, feature = found
-        largest, label = posterior.max(0)
-        first, second = bool(largest > self.tau1), bool(largest > self.tau2)
-        if first:
-            means, counts = row["means"], row["mean_counts"]
-            means[label] = F.normalize((counts[label] * means[label] + feature) / (counts[label] + 1), dim=0)
-            counts[label] += 1
-        if second:
-            prior, counts = row["prior"], row["prior_counts"]
-            prior[label] = (counts[label] * prior[label] + posterior) / (counts[label] + 1)
-            counts[label] += 1
-        return first, second
+        largest, label = posterior.max(0, keepdim=True)
+        moves = torch.cat([largest > self.tau1, largest > self.tau2])
+        named = (("means", "mean_counts", feature), ("prior", "prior_counts", posterior))
+        for moved, (key, counted, value) in zip(moves, named, strict=True):
+            own, count = row[key].index_select(0, label), row[counted].index_select(0, label)
+            mean = (count.unsqueeze(1) * own + value) / (count.unsqueeze(1) + 1)
+            mean = F.normalize(mean, dim=1) if key == "means" else mean
+            row[key].index_copy_(0, label, torch.where(moved, mean, own))
+            row[counted].index_add_(0, label, moved.long().unsqueeze(0))
+        return moves

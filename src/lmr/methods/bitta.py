@@ -50,8 +50,6 @@ class BITTA(BimodalMethod):
     unlearn.
     """
 
-    needs_images = False
-
     alpha: float = -3.8e-4  # slope of the limit of Low in the number of classes
     beta: float = 0.83  # the limit of Low with no classes, as a share of the largest entropy
     high: float = 0.1  # width of High, as a share of the largest entropy
@@ -80,7 +78,7 @@ class BITTA(BimodalMethod):
         def objective(raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, tuple[Tensor, int, int]]:
             return self._evaluate(raw, prototypes, logits, state["selection"])
 
-        loss, logits, (selection, low, high), gradient = self._differentiate(images, state["norms"], objective)
+        loss, logits, (selection, low, high), gradient = self._differentiate(images, state["norms"], streams, objective)
         new = self.optim.descend(state, gradient) | {"selection": selection}
         if self.emit == "after":
             with torch.no_grad():

@@ -35,13 +35,14 @@ class CLIPArTT(RestartMethod):
     original norms and a fresh Adam, and is answered after the last step. Classes are chosen and images answered by the
     authors' own prompts, "a photo of a A" without a full stop, whatever the prompts of the classifier are.
 
+    The authors' code leaves images out of a step whose largest probability is exactly 1, as it often is in half
+    precision; here every image of the batch stays.
+
     ``captions="text"`` encodes prompts and captions. Where the model cannot read them, because the classifier has no
     text encoder or a vocabulary without "or", ``"mean"`` has the classifier's prototypes in place of the prompts, and
     their normalised means in place of the captions, which is not the published method; ``"auto"`` is the first that
     works; a warning says if it is the second.
     """
-
-    needs_images = False
 
     top: int = 3  # classes in a caption
     steps: int = 10  # steps of Adam on a batch
@@ -62,7 +63,7 @@ class CLIPArTT(RestartMethod):
                 LOGGER.warning("clipartt uses means of prototypes in place of captions: %s", error)
 
     def score(self, features: Tensor) -> Tensor:
-        return self.classifier.logits(features @ self.prompts.T)
+        return self.classifier.logits(self.classifier.cosines(features, self.prompts))
 
     def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         known: dict[tuple[int, ...], Tensor] = {}
@@ -76,7 +77,7 @@ class CLIPArTT(RestartMethod):
     def _caption(self, features: Tensor, known: dict[tuple[int, ...], Tensor]) -> Tensor:
         """Return a unit caption [B, D] of each feature; those not ``known`` yet are encoded and added."""
         few = min(self.top, self.classifier.classes)
-        chosen = (features @ self.prompts.T).topk(few, 1).indices
+        chosen = self.classifier.cosines(features, self.prompts).topk(few, 1).indices
         if not self.reads:
             return F.normalize(self.prompts[chosen].mean(1), dim=-1)
         keys = [tuple(row) for row in chosen.tolist()]

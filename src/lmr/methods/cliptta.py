@@ -11,11 +11,12 @@ from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy, follow_labels
-from lmr.core.functional.select import find_place
+from lmr.core.functional.select import enter_best
 from lmr.core.method import COUNTS, SHARES, Ranges
 from lmr.core.optim import Optimizer
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
+from lmr.core.state import move_together
 from lmr.core.streams import Streams
 from lmr.core.views.view_maker import seed_generator
 
@@ -84,18 +85,21 @@ class CLIPTTA(NormMethod):
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         memory = self._enter(images, state, streams) if self.memory else {}
         norms, moments, losses = state["norms"], state, state["norms"].new_zeros(streams.count)
+        held = ((state | memory)["confidence"] > _FREE).sum(2)
+        facts = move_together({"held": held, "batches": state["batches"], "sizes": streams.sizes}, torch.device("cpu"))
+        known = {key: value.tolist() for key, value in facts.items()}
         for number in range(self.steps):
-            some, own = self._gather(images, state | memory, streams, number)
+            draws = [batches * self.steps + number for batches in known["batches"]]
+            some, own = self._gather(images, state | memory, streams, known["held"], draws)
             if len(some):
                 gradient, losses, _ = self.tower.differentiate(
-                    some, norms, own, lambda features, k: self._loss(features, int(streams.sizes[k]))
+                    some, norms, own, lambda features, k: self._loss(features, known["sizes"][k])
                 )
                 norms, moments = self.optim.step(norms, gradient, moments)
         new = {"norms": norms, **{key: moments[key] for key in ("first", "second", "steps")}, **memory}
         with torch.no_grad():
             logits = self.tower.logits(images, norms, streams)
-        held = ((state | memory)["confidence"] > _FREE).flatten(1).sum(1)
-        info = {"loss": losses, "held": held, "stepped": streams.sizes > 0}
+        info = {"loss": losses, "held": held.sum(1), "stepped": streams.sizes > 0}
         return Step(logits, new | {"batches": state["batches"] + 1}, info)
 
     def _enter(self, images: Tensor, state: State, streams: Streams) -> State:
@@ -103,24 +107,28 @@ class CLIPTTA(NormMethod):
         with torch.no_grad():
             cosines = self.tower.cosines(images, state["norms"], streams)
         fresh, labels = cosines.softmax(1).max(1)
-        stored, confidence = state["images"].clone(), state["confidence"].clone()
-        for k in range(streams.count):
-            own = (streams.index == k).nonzero()[:, 0]
-            confidence[k], changed = enter_best(confidence[k], labels[own].tolist(), fresh[own].tolist())
-            for place, number in changed.items():
-                stored[k, *place] = images[own[number]]
-        return {"images": stored, "confidence": confidence}
+        new = enter_best(state["confidence"], labels, fresh, streams)
+        stored = state["images"].index_put(new.places.unbind(1), images[new.samples])
+        return {"images": stored, "confidence": new.scores}
 
-    def _gather(self, images: Tensor, state: State, streams: Streams, number: int) -> tuple[Tensor, Streams]:
-        """Return the images of a step: those of the batch, then a sample of each stream's memory."""
-        parts, index = ([images], [streams.index]) if self.batch else ([images[:0]], [streams.index[:0]])
-        for k in range(streams.count if self.memory else 0):
-            generator = seed_generator(self.seed, int(state["batches"][k]) * self.steps + number)
-            held = (state["confidence"][k] > _FREE).sum(1).tolist()
-            for place in draw_by_class(held, self.most, generator):
-                parts.append(state["images"][k, *place].unsqueeze(0))
-                index.append(torch.full_like(streams.index[:1], k))
-        return torch.cat(parts), Streams(streams.active, torch.cat(index))
+    def _gather(
+        self, images: Tensor, state: State, streams: Streams, held: list[list[int]], draws: list[int]
+    ) -> tuple[Tensor, Streams]:
+        """Return the images of a step: those of the batch, then a sample of each stream's memory.
+
+        ``held`` [A, C] are the entries of each class, and ``draws`` [A] the numbers of the draws.
+        """
+        drawn = [
+            (k, *place)
+            for k, (own, draw) in enumerate(zip(held, draws, strict=True))
+            for place in (draw_by_class(own, self.most, seed_generator(self.seed, draw)) if self.memory else ())
+        ]
+        first, index = (images, streams.index) if self.batch else (images[:0], streams.index[:0])
+        if not drawn:
+            return first, Streams(streams.active, index)
+        places = torch.tensor(drawn).to(images.device).unbind(1)
+        some = torch.cat([first, state["images"][places]])
+        return some, Streams(streams.active, torch.cat([index, places[0]]))
 
     def _loss(self, features: Tensor, here: int) -> Tensor:
         """Return the loss of a stream: of the images of the batch, which come first, and of those of the memory."""
@@ -142,20 +150,6 @@ def spread_entropy(logits: Tensor, eps: float = 1e-6) -> Tensor:
     """Return the entropy of the mean distribution over classes; it is large where all classes are used alike."""
     mean = logits.softmax(1).mean(0)
     return -(mean * (mean + eps).log()).sum()
-
-
-def enter_best(scores: Tensor, labels: list[int], fresh: list[float]) -> tuple[Tensor, dict[tuple[int, int], int]]:
-    """Enter samples in their order into a memory that keeps the highest scores [C, n] of every class.
-
-    Returns the scores afterwards, and the sample that is now at each (class, position) that was changed.
-    """
-    scores, changed = scores.clone(), {}
-    for number, (label, score) in enumerate(zip(labels, fresh, strict=True)):
-        place = find_place(scores[label], score)
-        if place is not None:
-            scores[label, place] = score
-            changed[label, place] = number
-    return scores, changed
 
 
 def draw_by_class(held: list[int], most: int, generator: torch.Generator) -> list[tuple[int, int]]:

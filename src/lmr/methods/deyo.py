@@ -64,11 +64,11 @@ class DeYO(GradientMethod):
     ``patches``, the image is made smaller to the next one, and large again.
 
     Where the patches are whole patches of a transformer (224 / 4 = 56 pixels are four patches of 14), its tokens only
-    change places, so that d sees positions alone and is small. This is so on ``pocket``: take ``patches=8`` there.
+    change places, so that d sees positions alone and is small: take other ``patches`` there.
     """
 
     lr: float = 1e-3  # learning rate
-    optimizer: OptimizerName = "sgd"  # adam, adamw, or sgd with momentum
+    optimizer: OptimizerName = "sgd"  # adam, adamw, or sgd with momentum 0.9
     nesterov: bool = False  # Nesterov momentum of SGD
     margin: float = 0.5  # limit of a certain sample's entropy, as a share of the largest entropy ln C
     weight_margin: float = 0.4  # E0 in the weights, as a share of the largest entropy ln C
@@ -113,7 +113,7 @@ class DeYO(GradientMethod):
         count = streams.sum(chosen.long())
         weight = (self.weight_margin * largest - uncertainty).exp() + drop.exp()
         weight = weight.where(chosen, 0) / streams.spread(count.clamp(min=1))
-        gradient = measured.pull_back(weight) if bool(chosen.any()) else torch.zeros_like(state["norms"])
+        gradient = measured.vjp(weight) if bool(chosen.any()) else torch.zeros_like(state["norms"])
         stepped = count > 0
         new = self.optim.descend(state, gradient, stepped) | {"seen": state["seen"] + streams.sizes}
         loss = streams.sum((weight * uncertainty).where(chosen, 0))

@@ -79,7 +79,7 @@ class DMN(OrderedMethod, ViewMethod):
     def _count(self, sums: Tensor, streams: Streams) -> dict[str, Tensor]:
         return {"entered": sums}
 
-    def _describe(self, state: State) -> Mapping[str, Tensor]:
+    def describe(self, state: State) -> Mapping[str, Tensor]:
         return {"held": (state["entropy"] < self._free).flatten(1).sum(1)}
 
     @property
@@ -87,34 +87,32 @@ class DMN(OrderedMethod, ViewMethod):
         """The entropy of a free entry: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
 
-    def look(self, views: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, int, int | None, float]]:
-        """Return the logits [C] of an image; its feature, its class, the entry that it takes or None, its entropy."""
+    def look(self, views: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Return the logits [C] of an image; its class [1], features and entropies there, and the entry it takes."""
         keys, entropy = row["keys"], row["entropy"]
         p = self.classifier.logits(self.classifier.cosines(views)).softmax(1)
         mean, z = p[0], views[0]
         if len(views) > 1:
             order = -(p * (p + 1e-6).log()).sum(1)
             mean = p[order.argsort(stable=True)[: max(1, int(self.keep * len(views)))]].mean(0)
-        label, uncertainty = int(mean.argmax()), float(-(mean * (mean + 1e-8).log()).sum())
-        text = self.classifier.prototypes
-        place = find_place(-entropy[label], -uncertainty)
-        near, held = keys @ z, entropy < self._free
-        own = keys[label]
-        if place is not None:  # the row of its own class as it will be
-            own, near[label, place], held[label, place] = own.clone(), z @ z, True
-            own[place] = z
+        label, uncertainty = mean.argmax(0, keepdim=True), -(mean * (mean + 1e-8).log()).sum()
+        text, before = self.classifier.prototypes, entropy.index_select(0, label)[0]
+        taken = find_place(-before, -uncertainty)
+        own = torch.where(taken.unsqueeze(1), z, keys.index_select(0, label)[0])  # of its class, as they will be
+        near, after = keys @ z, torch.where(taken, uncertainty, before)
+        near = near.index_copy(0, label, torch.where(taken, z @ z, near.index_select(0, label)))
+        held = entropy.index_copy(0, label, after.unsqueeze(0)) < self._free
         weights, by_text = self._weigh(near, held, text @ z)
         read = (weights.unsqueeze(1) @ keys).squeeze(1)
-        read[label] = weights[label] @ own
-        read += by_text * text
+        read = read.index_copy(0, label, weights.index_select(0, label) @ own) + by_text * text
         dynamic = self.classifier.logits(F.normalize(read, dim=-1) @ z).softmax(0)
-        return (p[0] + self.alpha * dynamic + torch.finfo(p.dtype).tiny).log(), (z, label, place, uncertainty)
+        return (p[0] + self.alpha * dynamic + torch.finfo(p.dtype).tiny).log(), (label, own, after, taken)
 
-    def learn(self, found: tuple[Tensor, int, int | None, float], row: State) -> int:
-        z, label, place, uncertainty = found
-        if place is not None:
-            row["keys"][label, place], row["entropy"][label, place] = z, uncertainty
-        return int(place is not None)
+    def learn(self, found: tuple[Tensor, Tensor, Tensor, Tensor], row: State) -> Tensor:
+        label, own, entropies, taken = found
+        row["keys"].index_copy_(0, label, own.unsqueeze(0))
+        row["entropy"].index_copy_(0, label, entropies.unsqueeze(0))
+        return taken.any()
 
     def _weigh(self, near: Tensor, held: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights [C, n] of the ``held`` entries, and [C, 1] of the text, by their cosines with an image.

@@ -121,7 +121,7 @@ class DOTA(OrderedMethod, ViewMethod):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"means": UNIT, "counts": (0.999, None)}
 
-    def _describe(self, state: State) -> Mapping[str, Tensor]:
+    def describe(self, state: State) -> Mapping[str, Tensor]:
         return {"weight": self._weigh(state["counts"].mean(1))}
 
     def _weigh(self, count: Tensor, views: int = 1) -> Tensor:
@@ -136,7 +136,7 @@ class DOTA(OrderedMethod, ViewMethod):
         gaussian = measure_likelihood(views.mean(0, keepdim=True), row["means"], row["precision"])[0]
         return logits.mean(0) + self._weigh(row["counts"].mean(), len(views)) * gaussian, (views, logits.softmax(1))
 
-    def learn(self, found: tuple[Tensor, Tensor], row: State) -> int:
+    def learn(self, found: tuple[Tensor, Tensor], row: State) -> Tensor:
         """Let features [n, D] join the Gaussians of a stream with the weights p [n, C]."""
         features, p = found
         total = row["counts"] + p.sum(0)
@@ -149,7 +149,7 @@ class DOTA(OrderedMethod, ViewMethod):
         unit = torch.eye(len(mean), dtype=mean.dtype, device=mean.device)
         inverse, failed = torch.linalg.inv_ex((1 - self.epsilon) * mean + self.epsilon * unit)
         row["precision"].copy_(torch.where(failed == 0, inverse, torch.nan))  # then the step is refused
-        return 1
+        return torch.ones_like(row["seen"])
 
 
 def find_physical_memory() -> float:

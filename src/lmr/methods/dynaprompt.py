@@ -70,16 +70,17 @@ class DynaPrompt(OrderedMethod, ContextMethod):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"order": (0, self.prompts - 1), "uses": COUNTS}
 
-    def _check_fit(self, tensors: Mapping[str, Tensor], rows: int) -> None:
-        super()._check_fit(tensors, rows)
+    def check_rows(self, tensors: Mapping[str, Tensor], rows: int) -> Mapping[str, Tensor]:
+        tensors = super().check_rows(tensors, rows)
         order = tensors["order"]
         if not torch.equal(order.sort(1).values, torch.arange(self.prompts, device=order.device).expand_as(order)):
             raise LmrError("The tensor 'order' of the state does not name every prompt once; the state is damaged.")
+        return tensors
 
     def _count(self, sums: Tensor, streams: Streams) -> dict[str, Tensor]:
         return {"selected": sums.double() / streams.sizes}
 
-    def _describe(self, state: State) -> Mapping[str, Tensor]:
+    def describe(self, state: State) -> Mapping[str, Tensor]:
         return {"seen": state["seen"]}
 
     def look(self, features: Tensor, row: State) -> tuple[Tensor, tuple[State, int]]:
@@ -92,7 +93,7 @@ class DynaPrompt(OrderedMethod, ContextMethod):
         gradient = torch.zeros_like(moved)
         for number in chosen:
             own = self._differentiate(features[confident], prototypes[number]) / len(chosen)
-            gradient[number] += self.tuner.pull_back(self.tuner.start + moved[number], own.unsqueeze(0))[0]
+            gradient[number] += self.tuner.vjp(self.tuner.start + moved[number], own.unsqueeze(0))[0]
         stepped, _ = self.optim.step(moved, gradient, self.optim.begin(moved))
         if self.selection == "paper":
             touched = torch.zeros_like(uses, dtype=torch.bool)
@@ -105,11 +106,11 @@ class DynaPrompt(OrderedMethod, ContextMethod):
             uses[number] += 1
         return answer, ({"moved": stepped, "uses": uses, "order": move_to_back(order, chosen)}, len(chosen))
 
-    def learn(self, found: tuple[State, int], row: State) -> int:
+    def learn(self, found: tuple[State, int], row: State) -> Tensor:
         changes, count = found
         for key, value in changes.items():
             row[key].copy_(value)
-        return count
+        return torch.full_like(row["seen"], count)
 
     def _choose(self, features: Tensor, moved: Tensor, uses: Tensor, first: int) -> tuple[list[int], list[Tensor]]:
         """Return the prompts for an image, and the prototypes [C, D] of all; may reset ``first``, in place."""

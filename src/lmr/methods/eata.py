@@ -57,8 +57,6 @@ class EATA(SelectiveMethod):
     (``nesterov``). Of their weights for the penalty, 2000 is for ImageNet and 1 for CIFAR.
     """
 
-    needs_images = False
-
     fisher: float = 2000.0  # weight of the penalty
     nesterov: bool = True  # Nesterov momentum of SGD
 
@@ -80,12 +78,12 @@ class EATA(SelectiveMethod):
 
         All streams get the same values; the tower is used with its own norms.
         """
-        with self._session():
+        with self.session():
             total, count = torch.zeros_like(self.bank.start), 0
             for given in batches:
                 images = given if isinstance(given, Tensor) else given[0]
                 self.classifier.check(images)
-                images, batch = self._check(images, [0] * len(images))
+                images, batch = self.check(images, [0] * len(images))
                 gradient, *_ = self.tower.sum_gradients(images, self.bank.start.unsqueeze(0), batch, _own_label_loss)
                 total, count = total + (gradient[0] / len(images)).square(), count + 1
             if not count:
@@ -97,7 +95,7 @@ class EATA(SelectiveMethod):
 
     def reset(self, streams: StreamIds = None) -> None:
         """Return all streams, or the named ones, to their start; the Fisher values stay."""
-        with self._session():
+        with self.session():
             kept = self.state["fisher"].clone()
             super().reset(streams)
             self.state["fisher"] = kept

@@ -46,7 +46,6 @@ class ECALP(Method):
     an image costs n * D for its similarities and 2 (iterations - 1) * n * k_image * C for the propagation itself.
     """
 
-    needs_images = False
     emission = "after"
     scores = Scores.LABELS
     export_reason = "its answer depends on a graph of images, not on norms, prototypes and a bias alone"

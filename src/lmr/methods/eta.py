@@ -31,5 +31,3 @@ class ETA(SelectiveMethod):
     classes that the LMR paper uses everywhere, with ten classes almost nothing is diverse after the first batch; ports
     of ETA take 0.4 on CIFAR-10-C and 0.1 on CIFAR-100-C. ``certain`` and ``diverse`` in the info count the samples.
     """
-
-    needs_images = False

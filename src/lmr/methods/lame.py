@@ -33,8 +33,6 @@ class LAME(TransductiveMethod):
     Made for batches in which neighbours are of one class, as in a video.
     """
 
-    needs_images = False
-
     affinity: Literal["rbf", "knn", "linear"] = "rbf"  # affinity of two images
     neighbours: int = 5  # nearest images, for the width of "rbf" and the links of "knn"
     steps: int = 100  # iterations at most

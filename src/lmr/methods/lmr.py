@@ -1,29 +1,40 @@
-"""Local Margin Restoration (LMR), ACM MM 2026. Equation numbers are those of the paper.
+"""Local Margin Restoration (LMR), ACM MM 2026: the method of the paper, in its symbols and equation numbers.
 
-For every batch: measure how far the plausible classes of each confident sample (the candidate set) stand above the
-hardest classes outside it; take one Adam step on the LayerNorm parameters towards a target margin (PMR); let that
-target shrink for classes that hold much of the stream's mass (adaptive margin, AM); answer with the updated tower; and
-subtract the stream's persistent class preference from the answer (bias correction, BC).
+For every batch B_t: measure the margin m_i by which the protected classes P_i of each sample stand above the hardest
+classes outside (eqs. 5-8); take one Adam step on the LayerNorm parameters theta towards a target margin gamma_i
+(protected margin restoration, PMR: eqs. 9-11), which is smaller for classes with much mass n_t (adaptive margin, AM:
+eqs. 12-14); answer with the new theta; and subtract the running class preference, the bias b_t, from the answer (bias
+correction, BC: eqs. 15-17). ``core/functional/margin.py`` has the equations.
+
+Two values are in no printed line of the paper, but in commented-out lines of its source: the clip of the bias to
+[-2, 2], and the learning rate 1.5e-3 for ImageNet-A, -R, -Sketch and -V2.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.margin import MarginMethod
-from lmr.core.card import Card, Preset, Role, Switch
-from lmr.core.functional.margin import TEN_CLASSES, adapt_margin, correct_bias, restoration_loss
-from lmr.core.functional.pace import USUAL_BATCH, count_waiting, pace_bias, select_samples
-from lmr.core.functional.prior import Prior, parse_prior
-from lmr.core.method import COUNTS, Ranges
+from lmr.core.bases.norms import NormMethod
+from lmr.core.card import Card, Preset, Role
+from lmr.core.functional.margin import (
+    FEW_CLASSES,
+    TEN_CLASSES,
+    adapt_margin,
+    confidence_weight,
+    correct_bias,
+    find_protected,
+    measure_margin,
+    restoration_loss,
+)
+from lmr.core.method import COUNTS, SHARES, Ranges
 from lmr.core.optim import Optimizer
-from lmr.core.prediction import State, Step
+from lmr.core.prediction import AdaptedParameters, State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams
 
@@ -38,103 +49,122 @@ _CARD = Card(
         "cifar10-c": Preset(TEN_CLASSES, _PAPER),
         "cifar100-c": Preset({}, _PAPER),
         "imagenet": Preset({}, f"{_PAPER}: ImageNet-C"),
-        "imagenet-variants": Preset({"lr": 1.5e-3}, "paper's source, appendix: ImageNet-A, -R, -Sketch and -V2"),
+        "imagenet-variants": Preset(
+            {"lr": 1.5e-3}, "paper's source, a commented-out line: ImageNet-A, -R, -Sketch, -V2"
+        ),
     },
     parts=("pmr", "am", "bc"),
     gated=True,
     swept={"delta": ("delta",), "negatives": ("negatives", "positives")},
-    switches=(  # shares of the gain, measured on drawings and photographs: docs/cost.md
-        Switch({}, 1.0),
-        Switch({"emit": "before"}, 0.92),
-        Switch({"share": 0.5}, 0.80),
-        Switch({"share": 0.25}, 0.65),
-        Switch({"share": 0.25, "emit": "before"}, 0.61),
-        Switch({"pmr": False}, 0.49),
-    ),
+    switches=("pmr",),  # docs/cost.md
+    former={"emit": "after", "pace": "batch", "share": 1.0, "prior": "uniform"},  # now of lmr_variants
 )
 
 
 @register("lmr", _CARD)
-class LMR(MarginMethod):
-    """Local Margin Restoration: protected margins, adaptive targets, bias correction.
+class LMR(NormMethod):
+    """Local Margin Restoration: protected margins, adaptive targets, bias correction."""
 
-    ``MarginMethod`` has the arguments of eqs. 5 to 17 and measures margins (eqs. 5-8, 10).
-
-    With ``share`` below 1, only that share of each stream's samples enters margin, mass, loss and step; all images are
-    answered, and all answers enter the bias correction. With ``pace="image"``, lr, eta and mu hold for 64 images.
-    """
-
-    needs_images = False
     class_sums = ("mass", "running")
+    emission = "after"
 
+    lr: float = 1e-3  # learning rate of Adam
+    delta: float = 0.03  # width of the protected set, in cosines (eq. 5)
+    negatives: int = 5  # K, the number of hardest classes outside the protected set (eq. 8)
+    tau: float = 0.3  # confidence below which a sample does not enter the loss (eq. 10)
+    gamma0: float = 4.0  # target margin of a class with its fair share of the mass (eq. 14)
+    beta: float = 1.0  # beta, how fast the target falls with a class's share of the mass (eq. 14)
+    eta: float = 0.05  # step size of the bias correction (eq. 17)
+    mu: float = 0.8  # memory of the running prediction (eq. 16)
+    clip: float = 2.0  # largest absolute bias
+    eps: float = 1e-6  # epsilon of all equations
     pmr: bool = True  # protected margin restoration: the step on the norms
     am: bool = True  # adaptive margin: the target depends on the class's share of the mass
     bc: bool = True  # bias correction of the answers
-    positives: Literal["gap", "top1"] = "gap"  # candidate set by the gap delta, or the top class alone (eq. 5)
-    emit: Literal["after", "before"] = "after"  # answer with the norms after or before the step
-    pace: Literal["batch", "image"] = "batch"  # lr, eta and mu hold for a batch, or for 64 images
-    share: float = 1.0  # share of each stream's samples in a batch that enter the loss, evenly spaced
-    prior: Prior = "uniform"  # class shares that the bias correction drives answers to: equal as published, or given
+    positives: Literal["gap", "top1"] = "gap"  # protected set by the gap delta, or the top class alone (eq. 5)
 
     def prepare(self) -> None:
-        super().prepare()
-        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "share")
-        self._shares = None if self.prior == "uniform" else parse_prior(self.prior, self.classifier.prototypes)
-        self.optim = Optimizer("adam", self.lr, unit=1 if self.pace == "batch" else USUAL_BATCH)
-
-    def _restores(self) -> bool:
-        return self.pmr
+        self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
+        self._require_between(0, 1 - 1e-9, "tau", "mu")
+        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "eps")
+        self._require_count("negatives", most=10**9)
+        if self.pmr:
+            super().prepare()
+        self.optim = Optimizer("adam", self.lr)
 
     def begin(self) -> Mapping[str, Tensor | int]:
         zeros = self.classifier.prototypes.new_zeros(self.classifier.classes)
-        return {**super().begin(), "mass": zeros, "bias": zeros, "running": zeros, "images": 0, "waiting": 0}
+        norms = super().begin() if self.pmr else {}  # theta and the moments of Adam
+        return {**norms, "mass": zeros, "bias": zeros, "running": zeros, "images": 0}  # n_t, b_t, u-bar_t
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        return super().ranges(state) | {"waiting": COUNTS}
+        own: Ranges = {"mass": (0, None), "running": SHARES, "bias": (-self.clip, self.clip), "images": COUNTS}
+        return super().ranges(state) | own
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        seen = state["images"]
-        new: State = {"images": seen + streams.sizes}
         if self.pmr:
-            restored, logits, stale, info = self._restore_margins(images, state, streams)  # eqs. 5-14
-            new |= restored
-            norms = new.get("norms", state["norms"]) if self.emit == "after" else state["norms"]
-            logits = self.tower.recompute_logits(logits, stale, images, norms, streams)  # eq. 2, second forward
+            logits, new, info = self._restore_margins(images, state, streams)  # eqs. 2, 5-14
         else:
-            logits, info = self.classifier(images), {}
+            logits, new, info = self.classifier(images), {}, {}
         logits = logits + streams.spread(state["bias"])  # eq. 15
         if self.bc:
-            eta, mu = (self.eta, self.mu) if self.pace == "batch" else pace_bias(seen, streams, self.eta, self.mu)
-            mean = streams.mean(logits.softmax(1))  # u of eq. 16
+            u = streams.mean(logits.softmax(1))
             new["bias"], new["running"] = correct_bias(  # eqs. 16, 17
-                state["bias"], state["running"], seen > 0, mean, eta, mu, self.clip, self.eps, self._shares
+                state["bias"], state["running"], state["images"] > 0, u, self.eta, self.mu, self.clip, self.eps
             )
+        new["images"] = state["images"] + streams.sizes
         return Step(logits, new, info)
 
     def _restore_margins(
         self, images: Tensor, state: State, streams: Streams
-    ) -> tuple[State, Tensor, Tensor, dict[str, Tensor]]:
-        """Take the step on the norms.
-
-        Returns the new state, the logits [B, C] before the step, which of them [B] must be recomputed, and facts [A].
-        """
-        selected = select_samples(streams, self.share)
-        chosen, some = (images, streams) if self.share == 1 else (images[selected], streams.take(selected))
-        measure = partial(self._measure, positives=self.positives)
-        measured = self.tower.measure(chosen, state["norms"], some, measure)  # eqs. 2, 5-8, 10; first forward
-        margin, reliable, before, weight, top, size = measured.values
-        mass = state["mass"] + some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))  # eq. 12
+    ) -> tuple[Tensor, State, dict[str, Tensor]]:
+        """Take the step on the norms; return the logits [B, C] after it, what changes in the state, and facts [A]."""
+        measured = self.tower.measure(images, state["norms"], streams, self._measure)  # first forward
+        margin, reliable, logits, r, top, size = measured.values
+        mass = state["mass"] + streams.sum(F.one_hot(top, self.classifier.classes) * r.unsqueeze(1))  # eq. 12
         target = torch.full_like(margin, self.gamma0)
         if self.am:
-            target = adapt_margin(mass, weight, top, some, self.gamma0, self.beta, self.eps)  # eqs. 13, 14
-        loss, gradient = restoration_loss(margin, target, weight, some, self.eps)  # eqs. 9, 11
-        stepped, taken = some.sum(weight) > 0, count_waiting(state["waiting"], streams)
-        new = {"mass": mass, "waiting": taken.masked_fill(stepped, 0)}
-        if bool(stepped.any()):
-            taken = taken if self.pace == "image" else torch.ones_like(taken)
-            new |= self.optim.descend(state, measured.pull_back(gradient), stepped, taken)
-        logits = before.new_zeros(len(images), before.shape[1])
-        logits[selected] = before
-        stale = ~selected | streams.spread(stepped) if self.emit == "after" else ~selected
-        info = {"gate_share": some.mean(reliable), "protected_size": some.mean(size), "loss": loss, "stepped": stepped}
-        return new, logits, stale, info
+            target = adapt_margin(mass, r, top, streams, self.gamma0, self.beta, self.eps)  # eqs. 13, 14
+        loss, gradient = restoration_loss(margin, target, r, streams, self.eps)  # eqs. 9, 11
+        new, stepped = {"mass": mass}, streams.sum(r) > 0  # without a confident sample there is no step
+        stale = streams.spread(stepped).nonzero()[:, 0]  # a GPU is waited for: is there a step?
+        if len(stale):
+            new |= self.optim.descend(state, measured.vjp(gradient), stepped)
+            logits = self.tower.recompute_logits(logits, stale, images, new["norms"], streams)  # second forward
+        info = {
+            "gate_share": streams.mean(reliable),
+            "protected_size": streams.mean(size),
+            "loss": loss,
+            "stepped": stepped,
+        }
+        return logits, new, info
+
+    def _measure(self, cosines: Tensor) -> tuple[Tensor, ...]:
+        """Return of each sample its margin m, whether it enters the loss, o, r, its top class and the size of P."""
+        logits, fixed = self.classifier.logits(cosines), cosines.detach()  # eq. 2
+        protected = find_protected(fixed, self.delta, self.positives)  # eq. 5
+        margin, negatives = measure_margin(logits, fixed, protected, self.negatives, self.eps)  # eqs. 6-8
+        weight = confidence_weight(logits, self.tau) * negatives.any(1)  # eq. 10
+        return margin, weight > 0, logits, weight, fixed.argmax(1), protected.sum(1)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        logits = super().answer(images, state, streams) if self.pmr else self.classifier(images)
+        return logits + streams.spread(state["bias"])  # eq. 15
+
+    def export(self, state: State) -> AdaptedParameters:
+        return dataclasses.replace(super().export(state), offset=state["bias"][0].clone())
+
+    @classmethod
+    def choose_values(cls, classes: int) -> dict[str, Any]:
+        return dict(TEN_CLASSES) if classes < FEW_CLASSES else {}
+
+    @property
+    def trainable(self) -> int:
+        return super().trainable if self.pmr else 0
+
+    @property
+    def margin_width(self) -> float:
+        return self.delta
+
+    def logit_offset(self) -> Tensor:
+        return self.state["bias"]

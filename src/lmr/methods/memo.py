@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Literal
 
 import torch
@@ -13,7 +14,6 @@ from lmr.core.bases.norms import NormMethod
 from lmr.core.bases.views import EpisodicMethod
 from lmr.core.card import Card, Preset
 from lmr.core.functional.losses import marginal_entropy
-from lmr.core.locks import hold
 from lmr.core.optim import Optimizer, OptimizerName
 from lmr.core.placement import widen
 from lmr.core.prediction import State
@@ -65,6 +65,8 @@ class MEMO(EpisodicMethod, NormMethod):
         self._require_not_negative("lr", "weight_decay")
         super().prepare()
         self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
+        if self.weights == "all":
+            self._shell = copy.deepcopy(self.classifier.encoder)  # its parameters are replaced during a call
 
     @property
     def trainable(self) -> int:
@@ -109,7 +111,6 @@ class MEMO(EpisodicMethod, NormMethod):
         own = dict(self.classifier.encoder.named_parameters())
         pieces = torch.split(row, [value.numel() for value in own.values()])
         given = {key: piece.view_as(own[key]).to(own[key].dtype) for key, piece in zip(own, pieces, strict=True)}
-        with hold(self.classifier.encoder):
-            raw = functional_call(self.classifier.encoder, given, (images,))
+        raw = functional_call(self._shell, given, (images,))
         features = F.normalize(raw.to(self.classifier.prototypes.dtype), dim=-1)
         return self.classifier.logits(self.classifier.cosines(features))

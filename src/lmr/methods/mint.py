@@ -48,7 +48,6 @@ class MINT(NormMethod):
     the text mixed with the present post means; before the first step that is the zero-shot classifier.
     """
 
-    needs_images = False
     emission = "after"
 
     lr: float = 7e-3  # size of the one step from the original norms
@@ -96,7 +95,7 @@ class MINT(NormMethod):
         classes = torch.tensor([len(set(streams.pick(labels, k).tolist())) for k in range(streams.count)])
         return Step(logits, new, {"loss": loss, "classes": classes, "stepped": streams.sizes > 0})
 
-    def _describe(self, state: State) -> Mapping[str, Tensor]:
+    def describe(self, state: State) -> Mapping[str, Tensor]:
         count = state["post_counts"].sum(1).cpu().double()
         return {"rho": count / (self.prior + count)}
 
@@ -117,7 +116,7 @@ class MINT(NormMethod):
         features = self.tower.features(images, self._move(state["gradient"]), streams)
         return self._score(features, state["post_means"], state["post_counts"], streams)
 
-    def _export(self, state: State) -> AdaptedParameters:
+    def export(self, state: State) -> AdaptedParameters:
         norms = self._name_norms(self._move(state["gradient"][0]))
         mixed = self._mix(state["post_means"][0], state["post_counts"][0].sum())
         return AdaptedParameters(mixed, norms=norms, from_prompts=False)
@@ -133,10 +132,10 @@ class MINT(NormMethod):
         """Return logits by the mixed prototypes."""
         mixed = self._mix(means, counts.sum(1).view(-1, 1, 1))
         if streams.count == 1:
-            return self.classifier.logits(features @ mixed[0].T)
+            return self.classifier.logits(self.classifier.cosines(features, mixed[0]))
         cosines = features.new_empty(len(features), len(self.classifier.prototypes))
         for k, own in enumerate(mixed):
-            cosines[streams.index == k] = streams.pick(features, k) @ own.T
+            cosines[streams.index == k] = self.classifier.cosines(streams.pick(features, k), own)
         return self.classifier.logits(cosines)
 
     def _mix(self, means: Tensor, count: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from lmr.core.card import Card, Preset, Scores
 from lmr.core.functional.gaussians import measure_likelihood
-from lmr.core.functional.select import find_place
+from lmr.core.functional.select import enter_best
 from lmr.core.method import UNIT, Method, Ranges
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
@@ -44,7 +44,6 @@ class OGA(Method):
     prototypes. The state has a fixed size: C * shots unit features and a matrix D * D.
     """
 
-    needs_images = False
     emission = "after"
     scores = Scores.LABELS
     export_reason = "its answer depends on Gaussians of image features, not on norms, prototypes and a bias alone"
@@ -95,14 +94,11 @@ class OGA(Method):
         """Let features [B, D] enter the memories in ``new``, in their order; return which did, int64 [B]."""
         p = self.classifier.logits(self.classifier.cosines(features)).softmax(1)
         uncertainty = -(p * (p + 1e-9).log()).sum(1)
-        entered, largest = torch.zeros_like(streams.index), math.log(self.classifier.classes)
-        rows = zip(p.argmax(1).tolist(), uncertainty.tolist(), streams.index.tolist(), strict=True)
-        for number, (label, value, k) in enumerate(rows):
-            place = find_place(-new["entropy"][k, label], -value) if value < largest else None
-            if place is not None:
-                new["keys"][k, label, place], new["entropy"][k, label, place] = features[number], value
-                entered[number] = 1
-        return entered
+        usable = uncertainty.double() < math.log(self.classifier.classes)
+        fresh = (-uncertainty).where(usable, -math.inf)
+        scores, places, samples, entered = enter_best(-new["entropy"], p.argmax(1), fresh, streams)
+        new["entropy"], new["keys"] = -scores, new["keys"].index_put(places.unbind(1), features[samples])
+        return entered.long()
 
     def _fit(self, row: State) -> None:
         """Fit the means and the precision of a stream to its memory, in place."""

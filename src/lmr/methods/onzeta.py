@@ -50,7 +50,6 @@ class OnZeta(OrderedMethod):
     cost accuracy (twelve classes: 75.5 % falls to 48.8 %), where ``cw=0.05, cr=2.0`` gains (80.8 %).
     """
 
-    needs_images = False
     scores = Scores.LABELS
     export_reason = "its answer mixes two distributions, which prototypes and a bias alone cannot"
 
@@ -79,24 +78,21 @@ class OnZeta(OrderedMethod):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"proxies": UNIT, "multipliers": (0, None), "seen": COUNTS}
 
-    def _describe(self, state: State) -> Mapping[str, Tensor]:
+    def describe(self, state: State) -> Mapping[str, Tensor]:
         return {"multiplier": state["multipliers"].mean(1), "seen": state["seen"]}
 
     def look(self, z: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, ...]]:
         text = (self.classifier.prototypes @ z / self.tau_text + row["multipliers"]).log_softmax(0)
         image = (row["proxies"] @ z / self.tau_image).log_softmax(0)
-        number = int(row["seen"]) + 1
-        share = self.beta * math.sqrt(number / max(number, self.length or _LENGTH))
-        return torch.logaddexp(image + _log(share), text + _log(1 - share)), (z, text.exp(), image.exp())
+        number = (row["seen"] + 1).double()
+        share = self.beta * (number / number.clamp(min=self.length or _LENGTH)).sqrt()
+        weights = share.log().to(z.dtype), (1 - share).log().to(z.dtype)
+        return torch.logaddexp(image + weights[0], text + weights[1]), (z, text.exp(), image.exp())
 
-    def learn(self, found: tuple[Tensor, ...], row: State) -> int:
+    def learn(self, found: tuple[Tensor, ...], row: State) -> Tensor:
         z, text, image = found
-        rate = 1 / math.sqrt(int(row["seen"]) + 1)
+        rate = (1 / (row["seen"] + 1).double().sqrt()).to(z.dtype)
         row["multipliers"].sub_(self.cr * rate * (text - self.alpha / len(text))).clamp_(min=0)
         moved = row["proxies"] - torch.outer(self.cw * rate / self.tau_image * (image - text), z)
         row["proxies"].copy_(F.normalize(moved, dim=1))
-        return 1
-
-
-def _log(share: float) -> float:
-    return math.log(share) if share > 0 else -math.inf
+        return torch.ones_like(row["seen"])

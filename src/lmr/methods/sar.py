@@ -49,8 +49,6 @@ class SAR(NormMethod):
     final norm of another name, as CLIP's, does.
     """
 
-    needs_images = False
-
     lr: float = 1e-3  # learning rate of SGD
     rho: float = 0.05  # how far the norms climb
     recovery: float = 0.2  # running loss below which the norms are restored

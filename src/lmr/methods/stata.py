@@ -40,8 +40,6 @@ class StatA(TransductiveMethod):
     option of the authors' code, makes n the sum of the assignments to the class instead.
     """
 
-    needs_images = False
-
     alpha: float = 1.0  # number of images that the text counts for
     smooth: float = 1.0  # weight of linked images
     neighbours: int = 3  # nearest images that an image is linked to

@@ -4,11 +4,14 @@ The bias correction of LMR drives the mean prediction to equal shares of all cla
 then made worse. The mean prediction cannot tell a biased model from a skewed world, but time can: class shares do not
 jump when the weather does. Four rules follow:
 
-1. While nothing changes, answer with the frozen model and count its labels: the class shares of this stream.
-2. A change of the images is seen in their pixels. The frozen model then answers 32 new images. If it tells the classes
-   apart as clearly as before, the stream is quiet again. If not, the stream has drifted.
+1. While nothing changes, answer with the frozen model and count its labels: the class shares of this stream. On an
+   alarm of rule 2, drop those counted since its sum was last 0: these images are probably bad.
+2. The clarity of an answer is how far its best logit stands above the mean of all. A sequential test (CUSUM) compares
+   it with that of earlier images of the same label. If it stays lower, the stream has drifted. What the pixels do, and
+   how fast, does not matter; nor do the class shares.
 3. While the stream is drifted, adapt as LMR does, with the counted shares in place of equal ones (eq. 17). Answer
    before the step, and take targets from the mass of earlier steps (eq. 13): no image depends on later ones.
+   When the pixels change again, or after some thousand images, the frozen model answers until the test has decided.
 4. Time is counted in new images: frames that repeat the last one teach nothing.
 
 The stream's own count of images decides where a block of eight ends, and everything is decided there. So the answers do
@@ -18,36 +21,75 @@ measurements.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.margin import MarginMethod
-from lmr.core.card import Card, Preset, Role, Switch
-from lmr.core.functional.margin import TEN_CLASSES, adapt_margin, correct_bias
+from lmr.core.bases.norms import NormMethod
+from lmr.core.card import Card, Preset, Role
+from lmr.core.functional.margin import (
+    FEW_CLASSES,
+    TEN_CLASSES,
+    adapt_margin,
+    confidence_weight,
+    correct_bias,
+    find_protected,
+    measure_margin,
+)
 from lmr.core.functional.pace import select_numbers
+from lmr.core.functional.pixels import VARIANCES, describe_pixels
 from lmr.core.functional.prior import parse_prior, share_counts
-from lmr.core.method import Phase, Ranges
+from lmr.core.method import COUNTS, SHARES, Phase, Ranges
 from lmr.core.optim import Optimizer
-from lmr.core.prediction import State, Step
+from lmr.core.prediction import AdaptedParameters, State, Step
 from lmr.core.registry import register
+from lmr.core.state import move_together
 from lmr.core.streams import Streams, choose_rows
 
 BLOCK = 8  # images of a stream between two decisions
-LOOK = 32  # new images on which a new domain is judged, and over which recent images are averaged
+LOOK = 32  # new images over which means are taken, and for which the mean of all labels counts in that of one
+ALLOWED = 0.25  # a fall of the clarity by this many standard deviations between quiet images is no evidence
+ALARM = 24.0  # the sum of the falls beyond it, over new images, from which on the stream has drifted
 FAR = 1.0  # a domain has changed if the mean of a pixel statistic moved by this many variances between images
-NEAR = 0.5  # a drifted stream is quiet again within this distance of its quiet images
-CLEAR = 0.9  # a domain is drifted if its clarity is below this share of that of quiet images
-MEMORY = 2048  # quiet images after which counted labels fade
+MEMORY = 2048  # quiet images after which counts fade, and images of a drift after which the frozen model is asked again
 STEP = 6  # new images in a step: eight unrelated ones count as about seven, because novelty is limited
 PATIENCE = 64  # from 384 new images of a domain on, a step waits for 1/64 of them
 TINY = 1e-30  # in place of a divisor of 0
-# The variance of each pixel statistic between clean images (CIFAR-10's test set; 250 photographs of ImageNet at 224
-# pixels give values from 0.7 to 3 times these).
-VARIANCES = (0.25, 0.08, 0.14, 0.48, 0.15, 0.035, 0.032, 1.7, 0.27)
+# What decides, small enough to be fetched: the program waits for the device once in a batch, not in every block.
+_DECIDING = (
+    *("adapting", "looking", "images", "last", "recent", "key", "looked", "block", "fresh", "age"),
+    *("answered", "clarities", "squares", "fall", "rise"),
+)
+
+
+class Verdict(NamedTuple):
+    """What was decided about the streams in one block: tensors [A]."""
+
+    counting: Tensor  # labels are counted in the history
+    fresh: Tensor  # new images since the last step
+    enough: Tensor  # they are enough for a step
+    fade: Tensor  # by which the history fades
+    drifts: Tensor  # the stream has begun to drift: doubtful labels leave the history
+    settles: Tensor  # there is no evidence of a drift: no label is doubtful
+    begins: Tensor  # the next images are of another domain than those that were learnt
+
+
+@dataclass
+class Plan:
+    """What happens in a batch: its rows in every block, those of quiet streams, not in the loss, and in the loss."""
+
+    logits: Tensor  # of the frozen model on the device [B, C], where it has to answer
+    novelty: Tensor  # [B]
+    rows: list[Tensor]  # three for each block
+    verdicts: list[Verdict]  # one for each block
+    adapted: Tensor  # the number of images of drifted streams [A]
+    domain: State  # what decides, after the batch
+
 
 _CARD = Card(
     label="Steady",
@@ -59,18 +101,13 @@ _CARD = Card(
         "cifar10-c": Preset(TEN_CLASSES, "values of LMR for CIFAR-10-C"),
     },
     gated=True,
-    switches=(  # shares of the gain on balanced streams of 3,000 images: docs/steady.md
-        Switch({}, 1.0),
-        Switch({"share": 0.5}, 0.99),
-        Switch({"share": 0.25}, 0.83),
-        Switch({"lr": 0.0}, 0.78),
-    ),
+    switches=("share", "lr"),
 )
 
 
 @register("steady", _CARD)
-class Steady(MarginMethod):
-    """LMR with the class shares of quiet times: the frozen model until the images change.
+class Steady(NormMethod):
+    """LMR with the class shares of quiet times: the frozen model until its answers become less clear.
 
     With ``prior="history"`` the stream is expected to begin with ordinary images. With "uniform" or given shares it
     adapts from the first image on. With ``lr=0.0`` only the bias adapts, at the cost of the frozen model.
@@ -79,18 +116,33 @@ class Steady(MarginMethod):
     are answered, and all answers enter the bias correction.
     """
 
-    class_sums = ("mass", "running", "history")
+    class_sums = ("mass", "running", "history", "doubtful")
 
+    lr: float = 1e-3  # learning rate of Adam
+    delta: float = 0.03  # width of the protected set, in cosines (eq. 5)
+    negatives: int = 5  # K, the number of hardest classes outside the protected set (eq. 8)
+    tau: float = 0.3  # confidence below which a sample does not enter the loss (eq. 10)
+    gamma0: float = 4.0  # target margin of a class with its fair share of the mass (eq. 14)
+    beta: float = 1.0  # how fast the target falls with a class's share of the mass (eq. 14)
+    eta: float = 0.05  # step size of the bias correction (eq. 17)
+    mu: float = 0.8  # memory of the running prediction (eq. 16)
+    clip: float = 2.0  # largest absolute bias
+    eps: float = 1e-6  # epsilon of all equations
     prior: Literal["history", "uniform"] | tuple[float, ...] = "history"  # class shares: counted, equal, or given
     share: float = 1.0  # share of a drifted stream's images that enter the loss, evenly spaced by the stream's count
 
     def prepare(self) -> None:
-        super().prepare()
-        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "share")
+        self._require_not_negative("lr", "gamma0", "beta", "eta", "delta", "eps", "clip")
+        self._require_between(0, 1 - 1e-9, "tau", "mu")
+        self._require_between(torch.finfo(self.classifier.prototypes.dtype).tiny, 1, "eps", "share")
+        self._require_count("negatives", most=10**9)
+        if self._restores():
+            super().prepare()
         self.optim = Optimizer("adam", self.lr)
         self._given = None if self.prior == "history" else parse_prior(self.prior, self.classifier.prototypes)
 
     def _restores(self) -> bool:
+        """Return whether norms adapt; if not, the state holds none and the frozen tower answers."""
         return self.lr > 0
 
     def begin(self) -> Mapping[str, Tensor | int]:
@@ -100,16 +152,19 @@ class Steady(MarginMethod):
             **self._begin_domain(),
             "adapting": int(self._given is not None),
             "images": 0,
+            "looking": 0,  # the frozen model answers until it is decided whether the stream is drifted still
             "history": classes,  # labels of quiet images
-            "labels": classes,  # labels of the new domain that is being judged
+            "doubtful": classes,  # those of them that were counted since "fall" was last 0
+            "answered": classes,  # those that the frozen model gave them
+            "clarities": classes,  # the sums of their clarity
+            "squares": zero,  # the sum of its squares over all labels
+            "fall": zero,  # evidence that the clarity is lower than in quiet times
+            "rise": zero,  # and that it is higher
             "last": signs,  # pixel statistics of the last image
-            "recent": signs,  # their mean over recent images
-            "key": signs,  # their mean over the first images of this domain
-            "quiet": signs,  # their mean over the first images of the quiet domain
+            "recent": signs,  # their mean over recent images of a drifted stream
+            "key": signs,  # their mean over the first ones
             "looked": zero,  # new images in the key, until there are enough
-            "clarity": zero,  # the standard deviation of the frozen model's logits over classes, mean over these
-            "quiet_clarity": zero,  # the same of quiet images; 0: none yet
-            "block": zero.repeat(2 + len(VARIANCES)),  # sums over this block: new images, clarity, statistics
+            "block": torch.zeros(BLOCK, 3 + len(signs), dtype=zero.dtype),  # novelty, clarity, label and statistics
         }
 
     def _begin_domain(self) -> dict[str, Tensor]:
@@ -128,95 +183,137 @@ class Steady(MarginMethod):
         return norms | bias | gathered | {"mass": classes + 1 / self.classifier.classes}  # at first a fair share each
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        sums = ("weight", "fresh", "gained", "answers", "age", "history", "labels", "looked")
-        own: Ranges = dict.fromkeys((*sums, "clarity", "quiet_clarity"), (0, None)) | {"adapting": (0, 1)}
+        sums = ("weight", "fresh", "gained", "answers", "age", "history", "doubtful", "answered", "looked", "fall")
+        own: Ranges = dict.fromkeys((*sums, "rise", "mass"), (0, None)) | {"adapting": (0, 1), "looking": (0, 1)}
+        own |= {"running": SHARES, "bias": (-self.clip, self.clip), "images": COUNTS}
         return super().ranges(state) | own
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        signs = describe_pixels(images).to(self.classifier.prototypes.dtype)
-        novelty = measure_novelty(signs, state["last"], state["images"] > 0, streams)
-        known = streams.spread(state["adapting"] == 0) | (not self._restores())  # frozen logits, in one forward
-        logits = signs.new_zeros(len(images), self.classifier.classes)
-        if bool(known.any()):
-            logits[known] = self.classifier(images[known])
-        adapted = torch.zeros_like(state["images"])
-        stepped = torch.zeros_like(state["adapting"], dtype=torch.bool)
-        reliable, rank = torch.zeros_like(known), streams.rank()
-        block = (streams.spread(state["images"] % BLOCK) + rank) // BLOCK
-        for number in range(int(block.max()) + 1):
-            own = block == number
-            some, steps = streams.take(own), state.get("steps", adapted)
-            adapted = adapted + some.sizes * (state["adapting"] > 0)
-            logits[own], reliable[own], state = self._answer_block(
-                images[own], logits[own], known[own], novelty[own], state, some
-            )
-            state = self._watch_block(logits[own], signs[own], novelty[own], state, some)
-            stepped |= state.get("steps", steps) > steps
-        last = rank == streams.spread(streams.sizes - 1)
-        state = state | {"last": streams.sum(signs * last.unsqueeze(1))}
-        facts = {"gate_share": streams.mean(reliable), "stepped": stepped, "adapted": adapted}
-        return Step(logits, state, facts)
+        signs, device = describe_pixels(images).to(self.classifier.prototypes.dtype), images.device
+        facts = {key: state[key] for key in _DECIDING} | {"signs": signs, "index": streams.index}
+        domain = move_together(facts, torch.device("cpu"))
+        here = Streams(torch.arange(streams.count), domain.pop("index"))
+        plan = self._plan(images, domain.pop("signs"), domain, here)
+        logits, novelty = plan.logits, plan.novelty
+        told = torch.stack([torch.stack([value.to(novelty) for value in verdict]) for verdict in plan.verdicts])
+        sent = move_together({"rows": torch.cat(plan.rows), "novelty": novelty, "told": told, **plan.domain}, device)
+        rows, novelty, told = sent.pop("rows"), sent.pop("novelty"), sent.pop("told")
+        parts = iter(torch.split(rows, [len(part) for part in plan.rows]))
+        new = {key: value for key, value in state.items() if key not in _DECIDING}
+        reliable = torch.zeros_like(streams.index, dtype=torch.bool)
+        stepped = torch.zeros_like(streams.active, dtype=torch.bool)
+        for decided, verdict in zip(plan.verdicts, told, strict=True):
+            quiet, rest, chosen = next(parts), next(parts), next(parts)
+            if len(rest) or len(chosen):
+                new |= self._answer_block(images, logits, reliable, (rest, chosen), novelty, new, streams)
+            steps = new.get("steps")
+            new |= self._learn_block(logits, torch.cat([quiet, rest, chosen]), novelty, decided, verdict, new, streams)
+            stepped = stepped if steps is None else stepped | (new["steps"] > steps)
+        info = {"gate_share": streams.mean(reliable), "stepped": stepped, "adapted": plan.adapted}
+        return Step(logits, new | sent, info)
+
+    def _plan(self, images: Tensor, signs: Tensor, domain: State, streams: Streams) -> Plan:
+        """Return what happens in a batch, decided on the CPU by ``domain``, pixel statistics [B, S] and clarity.
+
+        The frozen model answers the images that it has to. How clear these answers are is the only thing that this
+        waits for, whatever the number of blocks.
+        """
+        novelty = measure_novelty(signs, domain["last"], domain["images"] > 0, streams)
+        number = streams.spread(domain["images"]) + streams.rank()
+        block, selected = number // BLOCK, select_numbers(number, self.share)
+        block = block - streams.spread(domain["images"] // BLOCK)
+        logits = images.new_zeros(len(images), self.classifier.classes, dtype=self.classifier.prototypes.dtype)
+        facts, known = torch.zeros_like(signs[:, :2]), torch.zeros_like(selected)
+        plan = Plan(logits, novelty, [], [], torch.zeros_like(streams.active), domain)
+        for k in range(int(block.max()) + 1):
+            own, adapting = block == k, streams.spread(plan.domain["adapting"] > 0)
+            missing = (block >= k) & ~known & ~(adapting & self._restores())
+            if missing.any():  # at the first block, and where a stream stops to adapt
+                places = slice(None) if missing.all() else missing.nonzero()[:, 0].to(images.device)
+                with torch.no_grad():
+                    logits[places] = self.classifier(images[places])
+                if self._given is None:
+                    facts[missing] = measure_clarity(logits[places]).cpu()
+                known |= missing
+            parts = (own & ~adapting, own & adapting & ~selected, own & adapting & selected)
+            plan.rows.extend(part.nonzero()[:, 0] for part in parts)
+            some = streams.take(own)
+            plan.adapted += some.sizes * (plan.domain["adapting"] > 0)
+            told = facts.masked_fill(adapting.unsqueeze(1), 0)
+            rows = torch.cat([novelty.unsqueeze(1), told, signs], 1)[own]
+            plan.domain = self._watch_block(rows, number[own] % BLOCK, plan, some)
+        last = streams.rank() == streams.spread(streams.sizes - 1)
+        plan.domain["last"] = streams.sum(signs * last.unsqueeze(1))
+        return plan
 
     def _answer_block(
-        self, images: Tensor, logits: Tensor, known: Tensor, novelty: Tensor, state: State, streams: Streams
-    ) -> tuple[Tensor, Tensor, State]:
-        """Return logits [n, C] of images of one block, and the state with what drifted streams learn from them.
+        self,
+        images: Tensor,
+        logits: Tensor,
+        reliable: Tensor,
+        rows: tuple[Tensor, Tensor],
+        novelty: Tensor,
+        state: State,
+        streams: Streams,
+    ) -> State:
+        """Answer images of drifted streams in one block, and return what these gather for the next step.
 
-        ``logits`` are those of the frozen model where ``known`` [n]. A bool [n] is true for images that enter the loss.
+        Of their ``rows`` the second ones enter the loss. Writes to ``logits`` [B, C] and to ``reliable`` [B], which is
+        true for those that do.
         """
-        adapting = streams.spread(state["adapting"] > 0)
-        missing = ~adapting & ~known
-        if bool(missing.any()):
-            logits[missing] = self.classifier(images[missing])
-        if not bool(adapting.any()):
-            return logits, torch.zeros_like(adapting), state
-        reliable, new = torch.zeros_like(adapting), dict[str, Tensor]()
-        if self._restores():
-            selected = adapting & select_numbers(streams.spread(state["images"]) + streams.rank(), self.share)
-            logits = self.tower.recompute_logits(logits, adapting & ~selected, images, state["norms"], streams)
-            if bool(selected.any()):
-                some = streams.take(selected)
-                measured = self.tower.measure(images[selected], state["norms"], some, self._measure)  # eqs. 2, 5-8, 10
-                margin, reliable[selected], logits[selected], weight, top, _ = measured.values
-                weight, alone = weight * novelty[selected], torch.zeros_like(weight)
-                target = adapt_margin(state["mass"], alone, top, some, self.gamma0, self.beta, self.eps)
-                new["gradient"] = measured.pull_back(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
-                new["weight"] = some.sum(weight)
-                new["gained"] = some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))
-        own, novelty = streams.take(adapting), novelty[adapting]
-        answers = logits[adapting] + own.spread(state["bias"])  # eq. 15
-        logits[adapting] = answers
-        new["fresh"] = new["age"] = own.sum(novelty)
-        new["answers"] = own.sum(answers.softmax(1) * novelty.unsqueeze(1))
-        return logits, reliable, state | {key: state[key] + value for key, value in new.items()}
+        new, (rest, chosen) = dict[str, Tensor](), rows
+        if self._restores() and len(rest):
+            with torch.no_grad():
+                logits[rest] = self.tower.logits(images[rest], state["norms"], streams.take(rest))
+        if self._restores() and len(chosen):
+            some = streams.take(chosen)
+            measured = self.tower.measure(images[chosen], state["norms"], some, self._measure)  # eqs. 2, 5-8, 10
+            margin, reliable[chosen], logits[chosen], weight, top = measured.values
+            weight, alone = weight * novelty[chosen], torch.zeros_like(weight)
+            target = adapt_margin(state["mass"], alone, top, some, self.gamma0, self.beta, self.eps)
+            new["gradient"] = measured.vjp(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
+            new["weight"] = some.sum(weight)
+            new["gained"] = some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))
+        both = torch.cat(rows)
+        own = streams.take(both)
+        answers = logits[both] + own.spread(state["bias"])  # eq. 15
+        logits[both] = answers
+        new["answers"] = own.sum(answers.softmax(1) * novelty[both].unsqueeze(1))
+        return {key: state[key] + value for key, value in new.items()}
 
-    def _watch_block(self, logits: Tensor, signs: Tensor, novelty: Tensor, state: State, streams: Streams) -> State:
-        """Return the state after images of one block: count labels, and decide where the block has ended."""
-        clarity = logits.std(1, correction=0, keepdim=True)
-        sums = torch.cat([torch.ones_like(clarity), clarity, signs], 1)
-        labels = streams.sum(F.one_hot(logits.argmax(1), self.classifier.classes) * novelty.unsqueeze(1))
-        looking = (state["looked"] < LOOK).unsqueeze(1)
-        quiet = (state["adapting"] == 0).unsqueeze(1) & ~looking
-        state = state | {
-            "images": state["images"] + streams.sizes,
-            "block": state["block"] + streams.sum(sums * novelty.unsqueeze(1)),
-            "history": state["history"] + labels * quiet,
-            "labels": state["labels"] + labels * looking,
-        }
-        ended = (streams.sizes > 0) & (state["images"] % BLOCK == 0)
-        if not bool(ended.any()):
-            return state
-        new = self._judge_domain(self._take_step(state))
-        if bool(ended.all()):  # as always with one stream: copy no norms
-            return new
-        return {key: choose_rows(ended, new[key], value) for key, value in state.items()}
+    def _learn_block(
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        novelty: Tensor,
+        decided: Verdict,
+        told: Tensor,
+        state: State,
+        streams: Streams,
+    ) -> State:
+        """Return the state after the images ``rows`` of one block: count labels, and do what was ``decided``.
 
-    def _take_step(self, state: State) -> State:
-        """Return the state after a step of the streams that have gathered enough new images for one."""
-        enough = (state["adapting"] > 0) & (state["fresh"] >= (state["age"] / PATIENCE).clamp(min=STEP))
-        if not bool(enough.any()):
-            return state
-        mean = state["answers"] / state["fresh"].clamp(min=TINY).unsqueeze(1)  # u of eq. 16
+        ``decided`` is the verdict on the CPU, and ``told`` the same in numbers on the device.
+        """
+        verdict, own = Verdict(*told), streams.take(rows)
+        if decided.counting.any():
+            labels = F.one_hot(logits[rows].argmax(1), self.classifier.classes) * novelty[rows].unsqueeze(1)
+            counted = own.sum(labels) * verdict.counting.unsqueeze(1)
+            state = state | {key: state[key] + counted for key in ("history", "doubtful")}
+        if decided.enough.any():
+            state = self._take_step(state, verdict.enough > 0, verdict.fresh)
+        fade, drifts, settles = (part.unsqueeze(1) for part in (verdict.fade, verdict.drifts, verdict.settles))
+        history = (state["history"] - state["doubtful"] * drifts).clamp(min=0)
+        state = state | {"history": history * fade, "doubtful": state["doubtful"] * fade * (1 - settles)}
+        if decided.begins.any():
+            new = {key: value for key, value in self._begin_domain().items() if key in state}
+            new = {key: value.expand_as(state[key]) for key, value in new.items()}
+            state |= {key: choose_rows(verdict.begins > 0, value, state[key]) for key, value in new.items()}
+        return state
+
+    def _take_step(self, state: State, enough: Tensor, fresh: Tensor) -> State:
+        """Return the state after a step of the streams that have gathered ``enough`` [A] of ``fresh`` images [A]."""
+        mean = state["answers"] / fresh.clamp(min=TINY).unsqueeze(1)  # u of eq. 16
         begun = state["running"].sum(1) > 0
         shares = share_counts(state["history"]) if self._given is None else self._given
         bias, running = correct_bias(  # eqs. 16, 17
@@ -225,76 +322,134 @@ class Steady(MarginMethod):
         new = {"bias": bias, "running": running}
         if self._restores():
             new["mass"] = state["mass"] + state["gained"]  # eq. 12
-        gathered = state.keys() & {"gradient", "weight", "fresh", "gained", "answers"}
+        gathered = state.keys() & {"gradient", "weight", "gained", "answers"}
         new |= {key: torch.zeros_like(state[key]) for key in gathered}
         new = {key: choose_rows(enough, value, state[key]) for key, value in new.items()}
-        if self._restores() and bool((stepped := enough & (state["weight"] > 0)).any()):
+        if self._restores():
             gradient = state["gradient"] / (state["weight"] + self.eps).unsqueeze(1).to(state["norms"].dtype)  # eq. 9
-            new |= self.optim.descend(state, gradient, stepped)
+            new |= self.optim.descend(state, gradient, enough & (state["weight"] > 0))
         return state | new
 
-    def _judge_domain(self, state: State) -> State:
-        """Return the state after a block: has the domain changed, and is the new one quiet or drifted?"""
-        count, block = state["block"][:, 0], state["block"] / state["block"][:, :1].clamp(min=TINY)
-        clarity, signs = block[:, 1], block[:, 2:]
-        looking, adapting = state["looked"] < LOOK, state["adapting"] > 0
-        looked = state["looked"] + count * looking
-        part = (count / looked.clamp(min=TINY)).unsqueeze(1)
-        recent = state["recent"].lerp(signs, (count / LOOK).clamp(max=1).unsqueeze(1))
-        key = choose_rows(looking, state["key"].lerp(signs, part), state["key"])
-        state = state | {
-            "block": torch.zeros_like(state["block"]),
-            "looked": looked,
-            "key": key,
-            "recent": choose_rows(looking, key, recent),
-            "clarity": choose_rows(looking, state["clarity"].lerp(clarity, part[:, 0]), state["clarity"]),
-        }
-        quiet = ~looking & ~adapting
-        fade = choose_rows(quiet, 1 - count / MEMORY, torch.ones_like(count)).clamp(min=0)
-        known = state["quiet_clarity"].lerp(clarity, (count / MEMORY).clamp(max=1))
-        state |= {"history": state["history"] * fade.unsqueeze(1)}
-        state |= {"quiet_clarity": choose_rows(quiet, known, state["quiet_clarity"])}
-        state = self._restart(state, ~looking & (self._distance(state, "key") > FAR))
-        return self._conclude(state, looking & (looked >= LOOK))
+    def _watch_block(self, rows: Tensor, places: Tensor, plan: Plan, streams: Streams) -> State:
+        """Return the domain after images of one block, and add the verdict on it to the plan.
 
-    def _distance(self, state: State, key: str) -> Tensor:
-        """Return how far recent images are from a key [A]: the largest distance of a statistic, in variances."""
-        variances = state["recent"].new_tensor(VARIANCES)
-        return ((state["recent"] - state[key]).square() / variances).amax(1)
-
-    def _restart(self, state: State, changed: Tensor) -> State:
-        """Return the state of streams whose domain has ``changed`` [A]: look at the new one with the frozen model.
-
-        A drifted stream whose images are again like its quiet ones is quiet at once.
+        ``rows`` [n, 3 + S] are what "block" holds of each image, at ``places`` [n].
         """
-        if not bool(changed.any()):
-            return state
-        new = {key: value.expand_as(state[key]) for key, value in self._begin_domain().items()}
-        new["adapting"] = torch.full_like(state["adapting"], self._given is not None)
-        again = (state["adapting"] > 0) & (state["quiet_clarity"] > 0) & (self._distance(state, "quiet") < NEAR)
-        new["looked"] = torch.where(again, state["looked"], 0)
-        new["key"] = choose_rows(again, state["quiet"], torch.zeros_like(state["key"]))
-        new |= {key: torch.zeros_like(state[key]) for key in ("labels", "clarity")}
-        return state | {key: choose_rows(changed, value, state[key]) for key, value in new.items()}
-
-    def _conclude(self, state: State, judged: Tensor) -> State:
-        """Return the state of streams whose new domain has been looked at: quiet or drifted."""
-        if not bool(judged.any()) or self._given is not None:
-            return state
-        clarity, before = state["clarity"], state["quiet_clarity"]
-        quiet = clarity >= CLEAR * before
-        replaced = (CLEAR * clarity > before).unsqueeze(1)  # the images before were bad ones: do not trust their labels
-        new = {
-            "adapting": (~quiet).to(state["adapting"].dtype),
-            "quiet": choose_rows(quiet, state["key"], state["quiet"]),
-            "quiet_clarity": torch.where(quiet, clarity, before),
-            "history": choose_rows(quiet, state["labels"] + state["history"] * ~replaced, state["history"]),
-            "labels": torch.zeros_like(state["labels"]),
+        domain = plan.domain
+        adapting = domain["adapting"] > 0
+        new = streams.sum(rows[:, 0]) * adapting
+        domain = domain | {
+            "images": domain["images"] + streams.sizes,
+            "block": domain["block"].index_put((streams.index, places), rows),
+            "fresh": domain["fresh"] + new,
+            "age": domain["age"] + new,
         }
-        return state | {key: choose_rows(judged, value, state[key]) for key, value in new.items()}
+        ended = (streams.sizes > 0) & (domain["images"] % BLOCK == 0)
+        enough = ended & adapting & (domain["fresh"] >= (domain["age"] / PATIENCE).clamp(min=STEP))
+        counting = ~adapting & (domain["looking"] == 0)
+        never = torch.zeros_like(ended)
+        verdict = Verdict(counting, domain["fresh"], enough, torch.ones_like(new), never, never, never)
+        if ended.any():
+            judged, fade, begins = self._judge_block(domain | {"fresh": domain["fresh"].where(~enough, 0)})
+            verdict = verdict._replace(
+                fade=fade.where(ended, 1),
+                drifts=ended & ~adapting & (judged["adapting"] > 0),
+                settles=ended & (judged["fall"] == 0),
+                begins=begins & ended,
+            )
+            domain = {key: choose_rows(ended, judged[key], value) for key, value in domain.items()}
+        plan.verdicts.append(verdict)
+        return domain
 
-    def _describe(self, state: State) -> Mapping[str, Tensor]:
-        return {**super()._describe(state), "adapting": state["adapting"] > 0}
+    def _judge_block(self, state: State) -> tuple[State, Tensor, Tensor]:
+        """Return the domain after a block, by which the counts fade [A], and whether another domain begins [A]."""
+        novelty, clarity, label = state["block"][:, :, :3].unbind(2)
+        count, label = novelty.sum(1), label.long().clamp(0, self.classifier.classes - 1)
+        adapting, looking = state["adapting"] > 0, state["looking"] > 0
+        quiet = ~adapting & ~looking
+        fall, rise = self._test_clarity(state, clarity, label, novelty)
+        fall, rise = fall.where(~adapting, 0), rise.where(quiet, 0)
+        drifted, clearer = fall > ALARM, rise > ALARM  # if it has become clearer, the images before were the bad ones
+        settled = looking & (fall == 0)
+        fade = (1 - count / MEMORY).clamp(min=0).where(~clearer, 0).where(quiet, 1)
+        counted = novelty * quiet.unsqueeze(1)
+        state, changed = self._follow_pixels(state)
+        again = adapting & (state["age"] >= MEMORY) & (state["age"] % MEMORY < count)
+        asks, begins = (changed | again) & (self._given is None), changed | settled
+        state = state | {
+            "answered": state["answered"].scatter_add(1, label, counted) * fade.unsqueeze(1),
+            "clarities": state["clarities"].scatter_add(1, label, counted * clarity) * fade.unsqueeze(1),
+            "squares": (state["squares"] + (counted * clarity.square()).sum(1)) * fade,
+            "fall": fall.where(~drifted, 0).where(~asks, ALARM / 2),
+            "rise": rise.where(~(clearer | drifted), 0),
+            "adapting": ((adapting | drifted) & ~asks).to(state["adapting"].dtype),
+            "looking": (asks | (looking & ~drifted & ~settled)).to(state["looking"].dtype),
+            "block": torch.zeros_like(state["block"]),
+        }
+        new = {key: torch.zeros_like(state[key]) for key in ("fresh", "age", "looked", "key", "recent")}
+        return state | {key: choose_rows(begins, value, state[key]) for key, value in new.items()}, fade, begins
+
+    def _test_clarity(self, state: State, clarity: Tensor, label: Tensor, novelty: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the evidence of a fall and of a rise of the clarity [A] after a block of images [A, 8].
+
+        A clarity is compared with the mean of quiet images of its label, in standard deviations of quiet images.
+        """
+        seen = state["answered"].sum(1)
+        mean = state["clarities"].sum(1) / seen.clamp(min=TINY)
+        usual = (state["clarities"] + LOOK * mean.unsqueeze(1)) / (state["answered"] + LOOK)
+        variance = state["squares"] / seen.clamp(min=TINY) - mean.square()
+        fallen = (usual.gather(1, label) - clarity) / variance.clamp(min=TINY).sqrt().unsqueeze(1)
+        lower, allowed = (fallen * novelty).sum(1), ALLOWED * novelty.sum(1)
+        evidence = (state["fall"] + lower - allowed, state["rise"] - lower - allowed)
+        fall, rise = (sums.clamp(min=0).where(seen >= LOOK, 0) for sums in evidence)
+        return fall, rise
+
+    def _follow_pixels(self, state: State) -> tuple[State, Tensor]:
+        """Return the domain with the pixel statistics of a block, and whether those of a drifted stream changed [A]."""
+        novelty, signs = state["block"][:, :, :1], state["block"][:, :, 3:]
+        count = novelty.sum(1)
+        mean = (signs * novelty).sum(1) / count.clamp(min=TINY)
+        adapting = state["adapting"] > 0
+        first = adapting & (state["looked"] < LOOK)
+        looked = state["looked"] + count[:, 0] * first
+        key = choose_rows(first, state["key"].lerp(mean, count / looked.clamp(min=TINY).unsqueeze(1)), state["key"])
+        recent = choose_rows(first, key, state["recent"].lerp(mean, (count / LOOK).clamp(max=1)))
+        recent = choose_rows(adapting, recent, state["recent"])
+        distance = ((recent - key).square() / recent.new_tensor(VARIANCES)).amax(1)
+        return state | {"looked": looked, "key": key, "recent": recent}, adapting & ~first & (distance > FAR)
+
+    def _measure(self, cosines: Tensor) -> tuple[Tensor, ...]:
+        """Return of each sample its margin, whether it enters the loss, its logits, its weight and its top class."""
+        logits, fixed = self.classifier.logits(cosines), cosines.detach()
+        protected = find_protected(fixed, self.delta)  # eq. 5
+        margin, negatives = measure_margin(logits, fixed, protected, self.negatives, self.eps)  # eqs. 6-8
+        weight = confidence_weight(logits, self.tau) * negatives.any(1)  # eq. 10
+        return margin, weight > 0, logits, weight, fixed.argmax(1)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        logits = super().answer(images, state, streams) if self._restores() else self.classifier(images)
+        return logits + streams.spread(state["bias"])  # eq. 15
+
+    def export(self, state: State) -> AdaptedParameters:
+        return dataclasses.replace(super().export(state), offset=state["bias"][0].clone())
+
+    @classmethod
+    def choose_values(cls, classes: int) -> dict[str, Any]:
+        return dict(TEN_CLASSES) if classes < FEW_CLASSES else {}
+
+    @property
+    def trainable(self) -> int:
+        return super().trainable if self._restores() else 0
+
+    @property
+    def margin_width(self) -> float:
+        return self.delta
+
+    def logit_offset(self) -> Tensor:
+        return self.state["bias"]
+
+    def describe(self, state: State) -> Mapping[str, Tensor]:
+        return {**super().describe(state), "adapting": state["adapting"] > 0}
 
     def add_labels(self, labels: Tensor, counted: Tensor, state: State, streams: Streams) -> State:
         """Count true labels as those of quiet images, in place of what the frozen model had counted for them."""
@@ -303,16 +458,11 @@ class Steady(MarginMethod):
         classes, known = self.classifier.classes, (counted >= 0).unsqueeze(1)
         added = streams.sum(F.one_hot(labels, classes).to(state["history"]))
         removed = streams.sum((F.one_hot(counted.clamp(min=0), classes) * known).to(state["history"]))
-        first = state["quiet_clarity"] == 0  # the first look replaces the history by its labels
-        return {
-            key: choose_rows(rows, (state[key] - removed).clamp(min=0) + added, state[key])
-            for key, rows in (("labels", first), ("history", ~first))
-        }
+        kept = {key: (state[key] - removed).clamp(min=0) for key in ("history", "doubtful")}
+        return kept | {"history": kept["history"] + added}
 
     def phases(self) -> list[Phase]:
-        adapting = (self.state["adapting"] > 0).tolist()
-        looking = ((self.state["looked"] < LOOK) & (self.state["quiet_clarity"] > 0)).tolist()
-        pairs = zip(adapting, looking, strict=True)
+        pairs = zip(self.state["adapting"].tolist(), self.state["looking"].tolist(), strict=True)
         return ["adapting" if adapts else "looking" if looks else "quiet" for adapts, looks in pairs]
 
     @property
@@ -321,59 +471,14 @@ class Steady(MarginMethod):
 
     def fill_state(self, images: Tensor) -> None:
         mean = describe_pixels(images).mean(0).to(self.classifier.prototypes.dtype)
-        full: dict[str, Any] = {
-            "adapting": 1,
-            "looked": LOOK,
-            "key": mean,
-            "recent": mean,
-            "quiet_clarity": self._given is None,
-        }
+        full: dict[str, Any] = {"adapting": 1, "looked": LOOK, "key": mean, "recent": mean}
         self.state |= {key: torch.zeros_like(self.state[key]) + value for key, value in full.items()}
 
 
-def describe_pixels(images: Tensor) -> Tensor:
-    """Return nine numbers [B, 9] on the light, colour, contrast and detail of normalised images [B, 3, H, W].
-
-    Grey is the mean of the channels. The colour differences are red - green and (red + green) / 2 - blue. The numbers
-    are the means of these three, and the logarithms of six ratios: the variance of grey; roughness of grey in squares
-    of 2 x 2 pixels against that variance; roughness of grey against this; its squared Laplacian against this; the
-    variance of both colour differences against that of grey; roughness of red - green against its variance. Roughness
-    is the mean square difference of neighbours in a row plus that in a column. 1e-5 is added before each logarithm.
-    Images of other shapes are grey, with all but the last two axes averaged.
-    """
-    pixels = images if images.dtype == torch.float64 else images.float()
-    pixels = pixels.reshape(len(pixels), -1, *(1, *pixels.shape[1:])[-2:])
-    grey = pixels.mean(1)
-    red, green, blue = pixels.unbind(1) if pixels.shape[1] == 3 else (grey,) * 3
-    first, second = red - green, (red + green) / 2 - blue
-    coarse = F.avg_pool2d(grey.unsqueeze(1), 2, ceil_mode=True).squeeze(1)
-    powers = [_spread(grey), _roughness(coarse), _roughness(grey), _squared_laplacian(grey)]
-    powers += [_spread(first) + _spread(second), _spread(first), _roughness(first)]
-    variance, rough, fine, finest, colour, red_green, detail = torch.stack(powers).add(1e-5).log()
-    means = [plane.mean((1, 2)) for plane in (grey, first, second)]
-    ratios = [variance, rough - variance, fine - rough, finest - fine, colour - variance, detail - red_green]
-    return torch.stack([*means, *ratios], 1)
-
-
-def _spread(planes: Tensor) -> Tensor:
-    return planes.flatten(1).var(1, correction=0)
-
-
-def _roughness(planes: Tensor) -> Tensor:
-    """Return the mean square difference of neighbours in rows, plus that in columns [B]."""
-    return _mean_square(planes[:, :, 1:] - planes[:, :, :-1]) + _mean_square(planes[:, 1:] - planes[:, :-1])
-
-
-def _squared_laplacian(planes: Tensor) -> Tensor:
-    """Return the mean square of four times a pixel less its four neighbours, over pixels that have all four [B]."""
-    rows, columns = planes[:, :, 1:-1], planes[:, 1:-1]
-    around = rows[:, :-2] + rows[:, 2:] + columns[:, :, :-2] + columns[:, :, 2:]
-    return _mean_square(4 * planes[:, 1:-1, 1:-1] - around)
-
-
-def _mean_square(parts: Tensor) -> Tensor:
-    """Return the mean square of parts [B, ...]; 0 where an image is too small to have any [B]."""
-    return parts.square().flatten(1).sum(1) / max(1, parts[0].numel())
+def measure_clarity(logits: Tensor) -> Tensor:
+    """Return of logits [B, C] how far the best one stands above their mean, and its number [B, 2]."""
+    best = logits.max(1)
+    return torch.stack([best.values - logits.mean(1), best.indices.to(logits)], 1)
 
 
 def measure_novelty(signs: Tensor, last: Tensor, begun: Tensor, streams: Streams) -> Tensor:
@@ -386,6 +491,6 @@ def measure_novelty(signs: Tensor, last: Tensor, begun: Tensor, streams: Streams
     before = torch.empty_like(signs)
     before[order] = signs[order].roll(1, 0)
     starts = streams.rank() == 0
-    before[starts] = streams.spread(last.to(signs.dtype))[starts]
+    before = choose_rows(starts, streams.spread(last.to(signs.dtype)), before)
     novelty = ((signs - before).square() / (2 * signs.new_tensor(VARIANCES))).mean(1).clamp(max=2)
     return torch.where(starts & ~streams.spread(begun), 1.0, novelty)

@@ -43,7 +43,6 @@ class TDA(OrderedMethod):
     values for each negative one.
     """
 
-    needs_images = False
     emission = "after"
     export_reason = "its answer depends on caches of image features, not on norms, prototypes and a bias alone"
 
@@ -77,7 +76,7 @@ class TDA(OrderedMethod):
         own |= {f"{sign}_entropy": (0, None) for sign in ("pos", "neg")}
         return super().ranges(state) | own | {"neg_mask": (0, 1)}
 
-    def _describe(self, state: State) -> Mapping[str, Tensor]:
+    def describe(self, state: State) -> Mapping[str, Tensor]:
         signs = {"positive": "pos", "negative": "neg"}
         return {word: (state[f"{sign}_entropy"] < self._free).flatten(1).sum(1) for word, sign in signs.items()}
 
@@ -86,25 +85,26 @@ class TDA(OrderedMethod):
         """The entropy of a free entry: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
 
-    def look(self, z: Tensor, cache: State) -> tuple[Tensor, tuple[int, State]]:
-        """Return the logits [C] of a unit feature [D]; its zero-shot class and the changed entries of that class."""
+    def look(self, z: Tensor, cache: State) -> tuple[Tensor, tuple[Tensor, State]]:
+        """Return the logits [C] of a unit feature [D]; its zero-shot class [1] and the entries of that class."""
         logits = self.classifier.logits(self.classifier.cosines(z.unsqueeze(0)))
-        label, p, h = int(logits.argmax(1)), logits.softmax(1)[0], entropy(logits)
+        label, p, h = logits.argmax(1), logits.softmax(1)[0], entropy(logits)
+        share = h[0].double() / math.log2(self.classifier.classes)
+        against = ((p > self.mask[0]) & (p < self.mask[1])).to(p.dtype)
         changed = _insert(cache, "pos", label, {"keys": z, "entropy": h[0]})
-        if self.entropy[0] < h.item() / math.log2(self.classifier.classes) < self.entropy[1]:
-            against = ((p > self.mask[0]) & (p < self.mask[1])).to(p.dtype)
-            changed |= _insert(cache, "neg", label, {"keys": z, "entropy": h[0], "mask": against})
+        inside = (self.entropy[0] < share) & (share < self.entropy[1])
+        changed |= _insert(cache, "neg", label, {"keys": z, "entropy": h[0], "mask": against}, inside)
         pull = self._weigh(cache, "pos", z, self.pos_alpha, self.pos_beta, label, changed).sum(1)
         weights = self._weigh(cache, "neg", z, self.neg_alpha, self.neg_beta, label, changed)
-        push = weights[label] @ changed.get("neg_mask", cache["neg_mask"][label])
-        weights[label] = 0
+        push = weights.index_select(0, label)[0] @ changed["neg_mask"]
+        weights = weights.index_fill(0, label, 0)
         return logits[0] + pull - (push + weights.flatten() @ cache["neg_mask"].flatten(0, 1)), (label, changed)
 
-    def learn(self, found: tuple[int, State], cache: State) -> int:
+    def learn(self, found: tuple[Tensor, State], cache: State) -> Tensor:
         label, changed = found
         for key, entries in changed.items():
-            cache[key][label] = entries
-        return 1
+            cache[key].index_copy_(0, label, entries.unsqueeze(0))
+        return torch.ones_like(label[0])
 
     def _weigh(
         self,
@@ -113,22 +113,27 @@ class TDA(OrderedMethod):
         z: Tensor,
         alpha: float,
         beta: float,
-        label: int,
+        label: Tensor,
         changed: dict[str, Tensor],
     ) -> Tensor:
         """Return the weight [C, capacity] of every entry, with the changed entries of the class; 0 where free."""
-        near = cache[f"{sign}_keys"] @ z
-        held = cache[f"{sign}_entropy"] < self._free
-        if f"{sign}_keys" in changed:
-            near[label], held[label] = changed[f"{sign}_keys"] @ z, changed[f"{sign}_entropy"] < self._free
+        keys, own = cache[f"{sign}_keys"], changed[f"{sign}_keys"]
+        near = (keys @ z).index_copy(0, label, (own @ z).unsqueeze(0))
+        held = cache[f"{sign}_entropy"].index_copy(0, label, changed[f"{sign}_entropy"].unsqueeze(0)) < self._free
         return alpha * torch.exp(-beta * (1 - near).clamp(min=0)) * held
 
 
-def _insert(cache: dict[str, Tensor], sign: str, label: int, entry: dict[str, Tensor]) -> dict[str, Tensor]:
+def _insert(
+    cache: dict[str, Tensor], sign: str, label: Tensor, entry: dict[str, Tensor], where: Tensor | None = None
+) -> dict[str, Tensor]:
     """Return the entries [capacity, ...] of a class with one more, the most certain first, without the last.
 
-    The sort is stable and the new entry comes last, so that it stays behind its equals.
+    The sort is stable and the new entry comes last, so that it stays behind its equals. Where the bool ``where`` is
+    false the entries stay as they are.
     """
-    places = {f"{sign}_{k}": torch.cat([cache[f"{sign}_{k}"][label], v[None]]) for k, v in entry.items()}
-    order = places[f"{sign}_entropy"].sort(stable=True).indices[:-1]
-    return {key: place[order] for key, place in places.items()}
+    held = {key: cache[f"{sign}_{key}"].index_select(0, label)[0] for key in entry}
+    order = torch.cat([held["entropy"], entry["entropy"][None]]).sort(stable=True).indices[:-1]
+    new = {key: torch.cat([held[key], value[None]])[order] for key, value in entry.items()}
+    return {
+        f"{sign}_{key}": value if where is None else torch.where(where, value, held[key]) for key, value in new.items()
+    }

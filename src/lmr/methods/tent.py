@@ -31,8 +31,6 @@ class TENT(GradientMethod):
     The answer is the one before the step, as in the authors' code. (Ports that forward once more are not comparable.)
     """
 
-    needs_images = False
-
     lr: float = 2.5e-4  # learning rate
 
     def loss(self, logits: Tensor) -> Tensor:

@@ -90,4 +90,4 @@ class TPS(EpisodicMethod):
         """Return logits [V, C] of unit features [V, D] with the prototypes after a shift [1, C * D] or [1, D]."""
         text = self.classifier.prototypes
         prototypes = F.normalize(text + shift.view(-1, text.shape[1]), dim=1)
-        return self.classifier.logits(views @ prototypes.T)
+        return self.classifier.logits(self.classifier.cosines(views, prototypes))

@@ -56,8 +56,6 @@ class WATT(RestartMethod):
     its own prototypes as the only template. Neither is the published method.
     """
 
-    needs_images = False
-
     mode: Literal["s", "p"] = "s"  # templates one after the other, or each from the start of the round
     inner: int = 2  # steps of a template in a round
     rounds: int = 5  # rounds on a batch
@@ -69,7 +67,7 @@ class WATT(RestartMethod):
         self.mean = F.normalize(self.prompts.mean(0), dim=-1)
 
     def score(self, features: Tensor) -> Tensor:
-        return self.classifier.logits(features @ self.mean.T)
+        return self.classifier.logits(self.classifier.cosines(features, self.mean))
 
     def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         moments, losses = self.optim.begin(norms), norms

@@ -24,11 +24,9 @@ _CARD = Card(
 class ZeroShotMethod(Method):
     """The frozen classifier; nothing adapts."""
 
-    needs_images = False
-
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         with torch.no_grad():
             return Step(self.classifier(images))
 
-    def _export(self, state: State) -> AdaptedParameters:
+    def export(self, state: State) -> AdaptedParameters:
         return AdaptedParameters(self.classifier.prototypes.clone())

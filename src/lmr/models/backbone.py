@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from lmr.core.card import Tower
 from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
-from lmr.core.locks import hold
 from lmr.core.pixel_scale import PixelScale
 from lmr.core.placement import Device, Placement, find_placement, place_tower, read_target
 from lmr.core.text import TextReader, TextSide
-from lmr.models.facts import TITLES, ModelFacts
-from lmr.models.formats.export import Norms
 from lmr.models.preprocessing import ImagePreprocess, Images, Preprocessing
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
 from lmr.models.prototypes import Cache, average_prompts, digest_tower, find_cache, find_prototypes, name_prototypes
 
 __all__ = ["DEFAULT_TEMPLATES", "Backbone"]
 
+Norms = Mapping[Tower, Mapping[str, Tensor]]  # of the towers that adapt: parameters under their names in the tower
+
 SMALL_MODEL = 20_000_000  # parameters of an image tower; a ViT-B/16 has 86 million
+_LARGE = 100  # classes from which a name may occur twice, as in the names that CLIP has for ImageNet
 
 
 class Backbone(ABC):
@@ -49,7 +51,8 @@ class Backbone(ABC):
     input_shape: tuple[int, ...]
     logit_scale: float
     logit_bias: float = 0.0
-    model_facts: ModelFacts = ModelFacts()  # what was loaded: format, files, architecture, activation, tokenizer
+    # What was loaded, for people: format, activation, preprocessing, tokenizer.
+    facts: dict[str, str] = {}  # noqa: RUF012 (replaced as a whole)
     keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
     no_folder_because: str = "its class does not define 'write_huggingface'"
     _text: nn.Module  # the text tower
@@ -60,8 +63,11 @@ class Backbone(ABC):
         features = getattr(config, "features", width)
         shape = self.input_shape[1:] if len(self.input_shape) == 3 else self.input_shape
         device, dtype = self.placement
-        size = self.model_facts.architecture or (f"width {width}" if width else "")
-        parts = (repr(self.name), size, "x".join(map(str, shape)) + (f" -> {features} features" if features else ""))
+        parts = (
+            repr(self.name),
+            f"width {width}" if width else "",
+            "x".join(map(str, shape)) + (f" -> {features} features" if features else ""),
+        )
         return f"Backbone({', '.join(filter(None, parts))}, {device}, {str(dtype).removeprefix('torch.')})"
 
     @property
@@ -74,10 +80,10 @@ class Backbone(ABC):
         """The type of the frozen weights, and of the images the encoder takes."""
         return self.placement[1]
 
-    def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | None = None) -> Self:
+    def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | str | None = None) -> Self:
         """Move both towers, in place, as ``ZeroShot.to`` does; classifiers made of them and their methods follow."""
         place, kind = read_target(device, dtype)
-        with hold(self.encoder, self._text), leave_inference_mode():
+        with leave_inference_mode():
             for tower in (self.encoder, self._text):
                 place_tower(tower, place, kind)
         return self
@@ -86,12 +92,6 @@ class Backbone(ABC):
     def is_small(self) -> bool:
         """True if the image tower is so small that several threads of torch are hardly faster than one."""
         return sum(parameter.numel() for parameter in self.encoder.parameters()) <= SMALL_MODEL
-
-    @cached_property
-    def facts(self) -> dict[str, str]:
-        """``model_facts`` as text for people, in the order of a screen; code reads ``model_facts``."""
-        shown = self.model_facts.shown
-        return {title: shown[title] for title in (*TITLES, *shown) if title in shown}
 
     @property
     def preprocess(self) -> Callable[[Images], Tensor]:
@@ -132,6 +132,8 @@ class Backbone(ABC):
         """
         names = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
         prompts = write_prompts(names, templates)
+        if len(names) < _LARGE and (again := [name for name, count in Counter(names).items() if count > 1]):
+            raise LmrError(f"Name every class once; {', '.join(map(repr, again[:5]))} occurs more than once.")
         with leave_inference_mode(), leave_autocast(next(self._text.parameters()).device):
             identity = name_prototypes(self.text_digest(), prompts)
             prototypes = self._find_prototypes(identity, prompts, cache)

@@ -1,4 +1,4 @@
-"""The models that come with the package, "photo" and "pocket": small towers, read from one self-describing file."""
+"""The model that comes with the package, "photo": small towers, read from one self-describing file."""
 
 from __future__ import annotations
 
@@ -8,44 +8,49 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.log import LOGGER
 from lmr.core.text import TextSide
 from lmr.models.backbone import Backbone
-from lmr.models.catalog import EMBEDDED_MODELS
-from lmr.models.facts import ModelFacts, ModelFormat, describe_activations
+from lmr.models.catalog import DEFAULT_MODEL
 from lmr.models.preprocessing import Preprocessing
-from lmr.models.prompts import CausalPrompts, ContextTokenizer
-from lmr.models.tokenizers import WordTokenizer
+from lmr.models.prompts import DEFAULT_TEMPLATES, CausalPrompts, ContextTokenizer, Templates
+from lmr.models.prototypes import Cache
+from lmr.models.tokenizers import WordTokenizer, split_words
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionConfig, VisionTower
 from lmr.models.towers.stem import StemTower
 from lmr.models.towers.text import TextConfig, TextTower
+from lmr.models.words import ALIASES
 
-ASSETS = Path(__file__).with_name("assets")
-_NAMED = ("photo",)  # models that know class names only as a whole, listed in their files
+PHOTO = Path(__file__).with_name("assets") / "photo.safetensors"
+FORMAT = "lmr-photo"  # of a weights file, in its metadata
 BETWEEN = "|"  # between the class names in a weights file
 _REMARKS = {"clean_accuracy": "clean accuracy", "training": "training"}  # metadata of a file, and its title in facts
 
 
 @dataclass(frozen=True)
 class EmbeddedConfig:
-    """Sizes of both towers, stored in the weights file; the defaults are those of "pocket".
+    """Sizes of both towers, stored in the weights file.
 
     ``stem`` holds the channels of the convolutions at full, half and quarter size; without it there is a patch layer.
     """
 
+    width: int
+    depth: int
+    heads: int
+    context: int
+    vocabulary: int
     resolution: int = 32
     patch: int = 8
-    width: int = 160
-    depth: int = 5
-    heads: int = 5
     text_width: int = 128
     text_depth: int = 2
     text_heads: int = 4
-    context: int = 20
-    vocabulary: int = 0
     features: int = 128
     stem: tuple[int, ...] = ()
 
@@ -74,22 +79,8 @@ class EmbeddedTowers(nn.Module):
         self.text = TextTower(config.text)
 
 
-def find_embedded(path: Path) -> str | None:
-    """Return "photo" or "pocket" if the weights file is of that form, as ``lab.train`` writes them, else None."""
-    from safetensors import SafetensorError, safe_open
-
-    if path.suffix != ".safetensors":
-        return None
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            name = (file.metadata() or {}).get("format", "").removeprefix("lmr-")
-    except (OSError, SafetensorError):
-        return None  # whoever reads it says why
-    return name if name in EMBEDDED_MODELS else None
-
-
 class Embedded(Backbone):
-    """The model "photo" or "pocket", from the package or from a weights file that ``lab.train`` wrote."""
+    """The model "photo" of the package, or one from a weights file that ``lab.train`` wrote."""
 
     keeps_prototypes = False
     no_folder_because = (
@@ -98,20 +89,20 @@ class Embedded(Backbone):
     )
     encoder: VisionTower
 
-    def __init__(self, name: str, path: Path | None = None) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         from safetensors import SafetensorError, safe_open
 
-        path = path or ASSETS / f"{name}.safetensors"
+        path = path or PHOTO
         try:
             with safe_open(str(path), framework="pt") as file:
                 written = dict(file.metadata() or {})
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-            if written["format"] != f"lmr-{name}":
+            if written["format"] != FORMAT:
                 raise ValueError(f"its format is {written['format']}")
             sizes = json.loads(written["config"])
             config = EmbeddedConfig(**sizes | {"stem": tuple(sizes.get("stem", ()))})
-            names = written["names"].split(BETWEEN) if name in _NAMED else ()
-            self.tokenizer = WordTokenizer(name, written["words"].split(), names)
+            names = written["names"].split(BETWEEN)
+            self.tokenizer = WordTokenizer(DEFAULT_MODEL, written["words"].split(), names)
             towers = EmbeddedTowers(config)
             towers.load_state_dict(tensors)
             fold_activations(towers)
@@ -121,30 +112,57 @@ class Embedded(Backbone):
             self.input_shape = self.preprocessing.input_shape
             self.logit_scale = float(written["logit_scale"])
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, LmrError) as error:
-            raise LmrError(f"{str(path)!r} does not hold the {name} model; reinstall lmr. ({error})") from error
-        self.name = name if path.parent == ASSETS else str(path)
+            raise LmrError(f"{str(path)!r} does not hold the model 'photo'; reinstall lmr. ({error})") from error
+        self.name = DEFAULT_MODEL if path == PHOTO else str(path)
         self.encoder = towers.image.eval().requires_grad_(False)
         self._text = towers.text.eval().requires_grad_(False)
         self._context = config.context
-        known = {"words": self.tokenizer.around, "class names": self.tokenizer.names} if names else {}
-        self.model_facts = ModelFacts(
-            ModelFormat(written["format"]),
-            shown={
-                "format": written["format"],
-                "activation": describe_activations(config.image.activation, config.text.activation),
-                "tokenizer": "the words of the embedded model",
-                "context": str(config.context),
-                **{title: written[key] for key, title in _REMARKS.items() if key in written},
-                **{title: ", ".join(words) for title, words in known.items()},
-            },
-        )
+        self._said: set[str] = set()  # about words that are read as others
+        self.facts = {
+            "format": written["format"],
+            "activation": config.image.activation,
+            "tokenizer": "the words of the embedded model",
+            "context": str(config.context),
+            **{title: written[key] for key, title in _REMARKS.items() if key in written},
+            "words": ", ".join(self.tokenizer.around),
+            "class names": ", ".join(self.tokenizer.names),
+            "also read": "; ".join(f"{word} as {', '.join(meant)}" for word, meant in ALIASES.items()),
+        }
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Return unit features [N, D]; an unknown word is an error that lists the known ones."""
-        return CausalPrompts(*self.tokenizer(texts, self._context)).encode(self._text)
+        expanded = [self.tokenizer.expand(text) for text in texts]
+        flat = [text for own in expanded for text in own]
+        features = CausalPrompts(*self.tokenizer(flat, self._context)).encode(self._text)
+        if len(flat) == len(expanded):
+            return features
+        return F.normalize(
+            torch.stack([own.mean(0) for own in torch.split(features, [len(own) for own in expanded])]), dim=-1
+        )
 
-    def text_side(self, texts: Sequence[str]) -> TextSide:
-        """Return the text tower with these prompts."""
+    def classifier(
+        self, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES, *, cache: Cache = True
+    ) -> ZeroShot:
+        """Return a zero-shot classifier; everyday words such as "car" are read as names that the model knows."""
+        made = super().classifier(names, templates, cache=cache)
+        meant = {name: alias for name in names if (alias := self.tokenizer.find_alias(name))}
+        known = {" ".join(split_words(name)): name for name in names}
+        for name, alias in meant.items():
+            other = known.setdefault(", ".join(alias), name)
+            if other != name:
+                raise LmrError(
+                    f"The {self.name} model reads {name!r} as {' or '.join(alias)}, as it does {other!r}; omit one."
+                )
+        if new := {name: alias for name, alias in meant.items() if name not in self._said}:
+            self._said |= set(new)
+            said = "; ".join(f"{name!r} as {', '.join(alias)}" for name, alias in new.items())
+            LOGGER.warning("The %s model reads %s.", self.name, said)
+        return made
+
+    def text_side(self, texts: Sequence[str]) -> TextSide | None:
+        """Return the text tower with these prompts; None where a word is read as several names."""
+        if any(len(self.tokenizer.expand(text)) > 1 for text in texts):
+            return None
         tokenize = partial(self.tokenizer, context=self._context)
         prompts = CausalPrompts(*tokenize(texts))
         return TextSide(self._text, prompts, len(texts), prompts.longest, ContextTokenizer(tokenize))

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_inference_mode, read_number
+from lmr.core.classifier import ZeroShot, leave_autocast, leave_inference_mode, read_number
 from lmr.core.errors import LmrError
-from lmr.core.locks import hold
 from lmr.core.pixel_scale import PixelScale
-from lmr.core.placement import find_placement, widen
+from lmr.core.placement import digest_tensors, find_placement, widen
 from lmr.core.text import TextReader, TextSide
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, TokenPrompts, bring, write_prompts
 from lmr.models.prototypes import average_prompts, digest_tower
@@ -66,7 +65,7 @@ def from_open_clip(
     prompts = write_prompts(names, templates)
     placement = find_placement(model)
     device = torch.device("cpu") if placement is None else placement[0]
-    with leave_inference_mode(), leave_autocast(device), hold(model), _evaluate(model):
+    with leave_inference_mode(), leave_autocast(device), _evaluate(model):
         tokens = _tokenize(tokenizer, [text for own in prompts for text in own])
         encoder = ImageSide(model, _find_image_parts(model, _find_text_norms(model, tokens)))
         encode = TextEncoder(model, tokenizer)

@@ -1,32 +1,29 @@
-"""Backbones from models of transformers in memory: CLIP with lmr's towers, SigLIP with a copy of its own."""
+"""Backbones from models of transformers: in memory, in a folder, or on the Hugging Face hub."""
 
 from __future__ import annotations
 
-import copy
+import textwrap
 from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
 from lmr.core.classifier import ZeroShot, leave_inference_mode
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, WrongType
+from lmr.core.log import LOGGER, quiet_loggers
 from lmr.core.placement import Device, check_device, choose_dtype
 from lmr.models.backbone import Backbone
-from lmr.models.clip import VOCABULARY, Clip, check_clip_end
-from lmr.models.facts import ModelFacts, ModelFormat
-from lmr.models.formats.checkpoints import HUGGINGFACE, convert_weights
-from lmr.models.formats.configs import parse_hf_sizes, parse_preprocessing, read_end_token
-from lmr.models.naflex import parse_patch_preprocessing
-from lmr.models.preprocessing import Preprocessing
+from lmr.models.clip import Clip
 from lmr.models.prompts import DEFAULT_TEMPLATES, Templates, write_prompts
-from lmr.models.siglip import Siglip, SiglipSource, is_naflex
-from lmr.models.tokenizers import TransformersTokenizer, describe_rules, is_clip_json
-from lmr.models.towers.architectures import Sizes
-from lmr.models.transformers_library import import_transformers
+from lmr.models.siglip import Siglip
+from lmr.models.transformers_library import quiet_transformers, shorten_error
 
-_WHERE = "the settings of the image processor"
-# Beginnings of the names of classes that belong to one kind of model, and those that another kind must not have.
-_FOREIGN = {"CLIPModel": ("Siglip",), "SiglipModel": ("CLIP",), "Siglip2Model": ("CLIP",)}
+# Model types that can be loaded, their classes, and the beginnings of the names of classes that do not belong to them.
+_KINDS = {"clip": ("CLIPModel", "Siglip"), "siglip": ("SiglipModel", "CLIP")}
+_OTHERS = "For other models use lmr.ZeroShot(encoder, prototypes) with your own encoder."
 
 
 def from_transformers(
@@ -36,14 +33,14 @@ def from_transformers(
     templates: Templates = DEFAULT_TEMPLATES,
     *,
     device: Device | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
 ) -> ZeroShot:
-    """Return a classifier for these class names from a CLIPModel, SiglipModel or Siglip2Model of transformers.
+    """Return a classifier for these class names from a CLIPModel or SiglipModel of transformers.
 
     ``processor`` is the model's own, as AutoProcessor gives it: it says how images and texts are read. The weights are
     copied, so the model is never changed, and memory must hold it twice. ``device`` and ``dtype`` are those of the
-    model unless given. Images come from ``wrap_transformers(model, processor).preprocess``; those of the processor
-    (``pixel_values``) are the same up to rounding, except for a Siglip2Model, whose patches must be packed.
+    model unless given. Images come from the processor (``pixel_values``) or from
+    ``wrap_transformers(model, processor).preprocess``, which gives the same.
 
     Examples:
         With ``folder``, the path or the hub id of a CLIP model:
@@ -61,7 +58,7 @@ def from_transformers(
 
 
 def wrap_transformers(
-    model: Any, processor: Any, *, device: Device | None = None, dtype: torch.dtype | None = None
+    model: Any, processor: Any, *, device: Device | None = None, dtype: torch.dtype | str | None = None
 ) -> Backbone:
     """Return the backbone behind ``from_transformers``, which prepares images and makes classifiers.
 
@@ -78,30 +75,121 @@ def wrap_transformers(
         2
     """
     kind = _find_kind(model)
-    _check_processor(processor, kind)
-    if any(tensor.is_meta for tensor in model.state_dict().values()):
-        raise LmrError(f"The {kind} has weights without values (on the device 'meta'); load all of them first.")
+    _check_weights(model)
+    _check_processor(processor, model, kind)
     place = check_device(model.device if device is None else device)
     chosen = choose_dtype(model.dtype if dtype is None else dtype)
+    name = str(getattr(model, "name_or_path", "") or type(model).__name__)
+    parts = name, model, processor.image_processor, processor.tokenizer
     with leave_inference_mode():
-        backbone = _build_clip(model, processor, chosen) if kind == "CLIPModel" else _build_siglip(model, processor)
+        backbone = Clip(*parts, chosen) if kind == "clip" else Siglip(*parts)
         return backbone.to(place, chosen)
 
 
+def load_folder(folder: str, device: Device, dtype: torch.dtype | None) -> Backbone:
+    """Load a CLIP or SigLIP model with transformers from a folder in the layout of the Hugging Face hub."""
+    if not Path(folder, "config.json").is_file():
+        raise LmrError(
+            f"There is no config.json in {folder!r}; expected a folder in the layout of the Hugging Face hub, with "
+            "config.json, model.safetensors or pytorch_model.bin, preprocessor_config.json and the files of the "
+            "tokenizer. For a model of open_clip use lmr.from_open_clip."
+        )
+    return _load(folder, device, dtype, local_files_only=True)
+
+
+def load_from_hub(name: str, device: Device, dtype: torch.dtype | None) -> Backbone:
+    """Load a CLIP or SigLIP model with transformers from the hub's cache, or from the hub if files are missing."""
+    try:
+        return _load(name, device, dtype, local_files_only=True)
+    except LmrError as error:
+        LOGGER.info("Asking the Hugging Face hub for %s", name)
+        _check_hub(name, error.__cause__ or error)
+    return _load(name, device, dtype, local_files_only=False)
+
+
+def _load(source: str, device: Device, dtype: torch.dtype | None, *, local_files_only: bool) -> Backbone:
+    transformers: Any = import_module("transformers")
+    options: dict[str, Any] = {"local_files_only": local_files_only, "trust_remote_code": False}
+    try:
+        with quiet_transformers():
+            config = transformers.AutoConfig.from_pretrained(source, **options)
+            if config.model_type not in _KINDS:
+                raise LmrError(f"its type is {config.model_type!r}, not {' or '.join(_KINDS)}")
+            image_processor = transformers.AutoImageProcessor.from_pretrained(source, **options)
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(source, **options)
+            if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up without a file
+                raise LmrError("it has no tokenizer.json, vocab.json with merges.txt, or spiece.model")
+            options = {"config": config, "local_files_only": local_files_only, "output_loading_info": True}
+            kind = getattr(transformers, _KINDS[config.model_type][0])
+            model, found = kind.from_pretrained(source, ignore_mismatched_sizes=True, **options)
+            for fault in ("missing", "mismatched", "unexpected"):  # transformers would draw weights at random
+                if keys := sorted(map(str, found[f"{fault}_keys"])):
+                    raise LmrError(f"{len(keys)} of its weights are {fault} ({', '.join(keys[:3])})")
+    except Exception as error:  # whatever foreign or damaged files make transformers and its readers raise
+        raise LmrError(
+            f"Cannot load the model {source!r}: {shorten_error(error)}. Check that its files are complete and those of "
+            f"a CLIP or SigLIP model. {_OTHERS}"
+        ) from error
+    processor = SimpleNamespace(image_processor=image_processor, tokenizer=tokenizer)
+    return wrap_transformers(model, processor, device=device, dtype=torch.float32 if dtype is None else dtype)
+
+
+def _check_hub(name: str, missing: BaseException) -> None:
+    """Ask the hub once for a file that every model has, as a download would try again and again."""
+    import huggingface_hub as hub
+    from huggingface_hub import errors
+
+    try:
+        with quiet_loggers("huggingface_hub"):
+            hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json"))
+    except (errors.RepositoryNotFoundError, errors.GatedRepoError, errors.HFValidationError) as error:
+        raise LmrError(
+            f"There is no model {name!r} on the Hugging Face hub that you can access, and no folder of that name here. "
+            "Check the name; for a private or gated model log in with `hf auth login` first."
+        ) from error
+    except errors.EntryNotFoundError as error:
+        raise LmrError(
+            f"The model {name!r} has no config.json for transformers. For one of open_clip's use lmr.from_open_clip."
+        ) from error
+    except Exception as error:  # any error of the network or its library
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" ...")
+        raise LmrError(
+            f"The model {name!r} is not complete on this machine ({shorten_error(missing)}), and the Hugging Face hub "
+            f"cannot be reached ({reason}). Put the model's files into a folder and give its path, or run `hf download "
+            f"{name}` on a machine with a connection and copy its cache (~/.cache/huggingface, or HF_HOME)."
+        ) from error
+
+
 def _find_kind(model: Any) -> str:
-    transformers = import_transformers("A model of transformers in memory")
-    for kind in _FOREIGN:
-        if isinstance(model, getattr(transformers, kind)):
+    import transformers
+
+    for kind, (name, _) in _KINDS.items():
+        if isinstance(model, getattr(transformers, name)):
             return kind
-    raise LmrError(
-        f"Expected a CLIPModel, SiglipModel or Siglip2Model of transformers, got {type(model).__name__}. For a model "
-        "with encode_image, encode_text and logit_scale use lmr.from_open_clip; for any other use "
-        "lmr.ZeroShot(encoder, prototypes)."
+    raise WrongType(
+        f"Expected a CLIPModel or SiglipModel of transformers, got {type(model).__name__}. For a model with "
+        f"encode_image, encode_text and logit_scale use lmr.from_open_clip. {_OTHERS}"
     )
 
 
-def _check_processor(processor: Any, kind: str) -> None:
-    """Refuse a processor without its two parts, or of another kind of model."""
+def _check_weights(model: Any) -> None:
+    """Refuse weights without values, quantised ones, and those that are not finite."""
+    for key, value in model.named_parameters():
+        if value.is_meta:
+            problem = "has no values (it is on the device 'meta'); load all weights first"
+        elif not value.is_floating_point() or value.dtype.itemsize < 2:
+            problem = f"is {value.dtype}; quantised models cannot be adapted, use the original one"
+        elif not torch.stack(value.detach().aminmax()).isfinite().all():  # NaN propagates
+            problem = "holds NaN or infinite values; the model is damaged"
+        elif key == "logit_scale" and abs(float(value.detach())) > 20:  # CLIP's largest is log(100)
+            problem = f"is {float(value.detach()):g}, as the logarithm of the logit scale; the model is damaged"
+        else:
+            continue
+        raise LmrError(f"Expected finite floating-point weights in the {type(model).__name__}, but {key} {problem}.")
+
+
+def _check_processor(processor: Any, model: Any, kind: str) -> None:
+    """Refuse a processor that lacks a part, is of another kind of model, or has words that the model does not know."""
     parts = {name: getattr(processor, name, None) for name in ("tokenizer", "image_processor")}
     missing = [name for name, part in parts.items() if part is None]
     if missing:
@@ -109,67 +197,15 @@ def _check_processor(processor: Any, kind: str) -> None:
             f"Expected the processor of the model, with a tokenizer and an image_processor; {type(processor).__name__} "
             f"has no {' and no '.join(missing)}. Use AutoProcessor.from_pretrained(...)."
         )
+    owner, foreign = _KINDS[kind]
     for part in (processor, *parts.values()):
-        if type(part).__name__.startswith(_FOREIGN[kind]):
-            raise LmrError(f"A {type(part).__name__} does not belong to a {kind}; give the processor of the model.")
-
-
-def _check_vocabulary(tokenizer: Any, vocabulary: int) -> None:
-    """Refuse words that the model does not know; of special tokens transformers adds some that texts never have."""
-    special = set(tokenizer.all_special_tokens)
+        if type(part).__name__.startswith(foreign):
+            raise LmrError(f"A {type(part).__name__} does not belong to a {owner}; give the processor of the model.")
+    tokenizer, known = processor.tokenizer, model.config.text_config.vocab_size
+    special = set(tokenizer.all_special_tokens)  # of which transformers adds some that texts never have
     largest = max((number for word, number in tokenizer.get_vocab().items() if word not in special), default=0)
-    if largest >= vocabulary:
+    if largest >= known:
         raise LmrError(
-            f"The tokenizer of the processor gives tokens up to {largest}, but the model knows only {vocabulary} "
-            "tokens; the processor belongs to another model."
+            f"The tokenizer of the processor gives tokens up to {largest}, but the model knows only {known} tokens; "
+            "the processor belongs to another model."
         )
-
-
-def _build_clip(model: Any, processor: Any, dtype: torch.dtype) -> Clip:
-    """Return CLIP with lmr's own towers, which hold a copy of the weights."""
-    name, config = _name(model), model.config.to_dict()
-    sizes = parse_hf_sizes(config, "its configuration")
-    settings = processor.image_processor.to_dict()
-    preprocessing = parse_preprocessing(settings, _WHERE, ModelFormat.HUGGINGFACE, sizes[0].resolution)
-    tokenizer = _find_tokenizer(processor.tokenizer, name, sizes, read_end_token(config, "its configuration"))
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    weights = convert_weights(model.state_dict(), HUGGINGFACE, sizes, "the given CLIPModel", wide)
-    return Clip(name, sizes, weights, preprocessing, _describe(preprocessing), tokenizer)
-
-
-def _find_tokenizer(tokenizer: Any, name: str, sizes: Sizes, end: int) -> TransformersTokenizer | None:
-    """Return the processor's tokenizer; None for CLIP's, so that states fit the same model loaded from a folder."""
-    text = sizes[1]
-    _check_vocabulary(tokenizer, text.vocabulary)
-    rules = describe_rules(tokenizer)
-    if rules is not None and len(tokenizer) == text.vocabulary == VOCABULARY and is_clip_json(rules):
-        check_clip_end(end, "The configuration of the model")
-        return None
-    return TransformersTokenizer(tokenizer, name, context=text.context, vocabulary=text.vocabulary, end=end)
-
-
-def _build_siglip(model: Any, processor: Any) -> Siglip:
-    """Return SigLIP with a copy of the model, whose norms are replaced."""
-    config = copy.deepcopy(model.config)
-    vision, settings = config.vision_config, processor.image_processor.to_dict()
-    if is_naflex(config) != ("max_num_patches" in settings):
-        kind = type(processor.image_processor).__name__
-        raise LmrError(f"A {kind} does not belong to a {type(model).__name__}; give the processor of the model.")
-    preprocessing: Preprocessing
-    if is_naflex(config):
-        preprocessing = parse_patch_preprocessing(settings, _WHERE, vision.patch_size)
-    else:
-        preprocessing = parse_preprocessing(settings, _WHERE, ModelFormat.SIGLIP, vision.image_size)
-    tokenizer, origin = processor.tokenizer, f"the given {type(model).__name__}"
-    _check_vocabulary(tokenizer, config.text_config.vocab_size)
-    source = SiglipSource(config, model.state_dict(), tokenizer, preprocessing, _describe(preprocessing), origin)
-    return Siglip(_name(model), source)
-
-
-def _describe(preprocessing: Preprocessing) -> ModelFacts:
-    sources = {"sizes from": "the model's configuration", "preprocessing": f"{preprocessing}; from its processor"}
-    return ModelFacts(ModelFormat.MEMORY, shown={"format": ModelFormat.MEMORY.value, **sources})
-
-
-def _name(model: Any) -> str:
-    return str(getattr(model, "name_or_path", "") or type(model).__name__)

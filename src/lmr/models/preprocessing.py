@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,12 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, WrongType
 from lmr.images.files import open_any, scale_to_8_bits
-
-# Mean and standard deviation of CLIP's training images (Radford et al. 2021, clip.py).
-OPENAI_MEAN = (0.48145466, 0.4578275, 0.40821073)
-OPENAI_STD = (0.26862954, 0.26130258, 0.27577711)
 
 Channels = tuple[float, float, float]  # one number for each of red, green and blue
 Interpolation = Literal["bicubic", "bilinear"]
@@ -29,6 +25,7 @@ Interpolation = Literal["bicubic", "bilinear"]
 # far smaller ones would turn every image into infinities.
 MEANS, DEVIATIONS = (-1000.0, 1000.0), (0.001, 1000.0)
 
+_FILTERS: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # PIL's codes, as transformers stores them
 _STRIP = 64  # an image this many times longer than wide is cropped first, as resizing it could take gigabytes
 
 
@@ -37,8 +34,8 @@ class Preprocessing:
     """The preprocessing a model was trained with; it belongs to the model and not to a dataset.
 
     ``resize="short"`` scales the short side to the resolution and crops the centre (CLIP); ``"squash"`` scales both
-    sides, whatever the image's shape (SigLIP). Sizes and offsets are rounded as torchvision's Resize and CenterCrop do,
-    and pixels are computed as PIL does, filtered when an image shrinks. Every image is converted to RGB first.
+    sides, whatever the image's shape (SigLIP). Sizes, offsets and pixels are those of transformers' image processors,
+    which use PIL. Every image is converted to RGB first.
 
     Examples:
         >>> import lmr
@@ -85,9 +82,11 @@ class Preprocessing:
             image = image.crop((x, y, image.width - x, image.height - y))
         width, height = self._scale(image.width, image.height)
         image = convert_to_rgb(image)
-        for size in _list_passes(image.size, (width, height)):
-            image = image.resize(size, Image.Resampling[self.interpolation.upper()])
-        left, top = self._centre(width), self._centre(height)
+        kind = Image.Resampling[self.interpolation.upper()]
+        if image.height > _STRIP * image.width:  # PIL may widen a tall strip first, which could take gigabytes
+            image = image.resize((image.width, height), kind)
+        image = image.resize((width, height), kind)
+        left, top = (width - self.resolution) // 2, (height - self.resolution) // 2
         if image.size != (self.resolution, self.resolution):
             image = image.crop((left, top, left + self.resolution, top + self.resolution))
         return self._normalise(image)
@@ -106,16 +105,12 @@ class Preprocessing:
         return max(0, width - longest) // 2, max(0, height - longest) // 2
 
     def _scale(self, width: int, height: int) -> tuple[int, int]:
-        """Return the size after resizing; the long side is rounded down, as torchvision's Resize does."""
+        """Return the size after resizing; the long side is rounded down."""
         side = self.resolution
         if self.resize == "squash":
             return side, side
         long = int(side * max(width, height) / min(width, height))
         return (long, side) if width > height else (side, long)
-
-    def _centre(self, edge: int) -> int:
-        """Return where the crop begins; half pixels go to the even neighbour, as torchvision's CenterCrop does."""
-        return round((edge - self.resolution) / 2.0)
 
     def _normalise(self, image: Image.Image) -> Tensor:
         """Return an RGB image as float32 [3, height, width]."""
@@ -129,7 +124,7 @@ class Preprocessing:
 def check_image(image: object) -> None:
     """Refuse what is not a PIL image with pixels."""
     if not isinstance(image, Image.Image):
-        raise LmrError(f"Expected a PIL image, got {type(image).__name__}.")
+        raise WrongType(f"Expected a PIL image, got {type(image).__name__}.")
     if min(image.size) == 0:
         raise LmrError(f"Expected an image with pixels, got one of size {image.size}.")
 
@@ -144,14 +139,24 @@ def convert_to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _list_passes(before: tuple[int, int], after: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return sizes (width, height) of the resizing passes: columns, then rows, and only what changes.
-
-    Pillow up to 12 uses this order; later versions choose, and since every pass rounds, the order shows on hard
-    contrasts. Inputs should not depend on that. The height of a tall strip is reduced first to save memory.
-    """
-    between = (before[0], after[1]) if before[1] > _STRIP * before[0] else (after[0], before[1])
-    return [size for size, earlier in ((between, before), (after, between)) if size != earlier]
+def read_image_processor(processor: Any, resolution: int) -> Preprocessing:
+    """Return the preprocessing of an image processor of transformers for a model of this resolution."""
+    given = processor.to_dict()
+    missing = [step for step in ("do_resize", "do_rescale", "do_normalize") if not given.get(step)]
+    square = {"height": resolution, "width": resolution}
+    size, crop = given.get("size"), given.get("crop_size") if given.get("do_center_crop") else None
+    short = size == {"shortest_edge": resolution} and crop == square
+    fits = short or (size == square and crop in (None, square))
+    if missing or not fits or given["resample"] not in _FILTERS or abs(given["rescale_factor"] * 255 - 1) > 1e-3:
+        raise LmrError(
+            f"Expected an image processor that scales the short side to {resolution} pixels, the model's resolution, "
+            f"and crops the centre, or scales both sides to {resolution}, with a bilinear or bicubic filter, and then "
+            f"scales and normalises pixels; got {type(processor).__name__} with size {size}, crop {crop}, resample "
+            f"{given.get('resample')}, rescale_factor {given.get('rescale_factor')}"
+            + (f", without {', '.join(missing)}." if missing else ".")
+        )
+    kind, mean, std = _FILTERS[given["resample"]], given["image_mean"], given["image_std"]
+    return Preprocessing(resolution, mean, std, resize="short" if short else "squash", interpolation=kind)
 
 
 OneImage = Image.Image | str | os.PathLike[str] | bytes | NDArray[np.uint8] | Tensor

@@ -10,14 +10,15 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.errors import LmrError
+from lmr.core.class_names import check_class_names
+from lmr.core.errors import LmrError, MissingFile
+from lmr.core.files import read_text
 from lmr.core.placement import find_placement, widen
 from lmr.core.spec import simplify_name, suggest
 from lmr.models.towers.text import TextTower, encode_after
@@ -41,8 +42,9 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
     if not isinstance(templates, Iterable | os.PathLike):
         raise LmrError(f"Expected a list of templates, got {templates!r}; omit it for {DEFAULT_TEMPLATES[0]!r}.")
     names = list(names)
-    if len(names) < 2 or not all(isinstance(name, str) and name.strip(" _") for name in names):
-        raise LmrError(f"Expected at least two class names, none of them empty, got {names[:10]}.")
+    check_class_names(names)
+    if len(names) < 2:
+        raise LmrError(f"Expected at least two class names, got {names}.")
     _refuse_lookalikes(names)
     if isinstance(templates, str | os.PathLike):
         return _pick_sentences(names, read_sentences(templates), f"The prompt file {os.fspath(templates)!r}")
@@ -57,9 +59,9 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
 def read_sentences(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the object class -> sentences in a JSON file."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        content = json.loads(read_text(path))
     except FileNotFoundError as error:
-        raise LmrError(
+        raise MissingFile(
             f"There is no prompt file {os.fspath(path)!r}. Expected a list of templates like 'a photo of a {{}}.', or "
             "a JSON file of the form class -> list of sentences."
         ) from error

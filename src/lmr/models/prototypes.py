@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.classifier import digest_tensors
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
+from lmr.core.placement import digest_tensors
 from lmr.core.progress import show_progress
 from lmr.core.state import read_state, write_state
 

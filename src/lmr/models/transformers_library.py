@@ -1,4 +1,7 @@
-"""The optional package transformers: its import, silence while it works, and its errors in one line."""
+"""The package transformers: silence while it works, its errors in one line, and what describes its models.
+
+It is imported where it is needed, as that takes seconds; ``import lmr`` and the embedded model do without it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from lmr.core.extras import require
+from lmr.models.preprocessing import Preprocessing
 
 _MODULES = r"(transformers|tokenizers|sentencepiece|google|huggingface_hub)(\.|$)"
-
-
-def import_transformers(purpose: str) -> Any:
-    """Return transformers, or raise an LmrError that says what needs it and how to install it."""
-    return require("transformers", "siglip", purpose)
 
 
 @contextmanager
@@ -35,6 +34,28 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def shorten_error(error: Exception) -> str:
-    """Return the first line of an error message, at most 200 characters, or the error's type."""
-    return str(error).strip().partition("\n")[0][:200] or type(error).__name__
+def shorten_error(error: BaseException) -> str:
+    """Return the first sentence of an error message, at most 200 characters, or the error's type."""
+    line = str(error).strip().partition("\n")[0]
+    return line.partition(". ")[0].removesuffix(".")[:200] or type(error).__name__
+
+
+def write_parts(folder: Path, *parts: Any) -> None:
+    """Write the files of a model, of an image processor and of a tokenizer of transformers."""
+    with quiet_transformers():
+        for part in parts:
+            part.save_pretrained(str(folder))
+
+
+def describe_model(format: str, config: Any, preprocessing: Preprocessing, tokenizer: Any) -> dict[str, str]:
+    """Return the facts of a model of transformers under their titles."""
+    text = config.text_config
+    image_activation, text_activation = config.vision_config.hidden_act, text.hidden_act
+    both = image_activation if image_activation == text_activation else f"{image_activation}, {text_activation} (text)"
+    return {
+        "format": format,
+        "activation": both,
+        "preprocessing": str(preprocessing),
+        "tokenizer": f"{type(tokenizer).__name__}, {len(tokenizer)} tokens",
+        "context": str(text.max_position_embeddings),
+    }

@@ -17,7 +17,6 @@ from lmr.report.traits import LineKind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SIZE = (3.4, 2.6)  # inches; a column of a two-column page
 WIDE = (6.8, 3.8)  # both columns
@@ -45,17 +44,14 @@ class Drawing:
     svg: str
     png: bytes
 
-    def write(self, folder: Path) -> list[Path]:
+    def write(self, folder: Path) -> None:
         """Write both formats into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{self.name}.{form}" for form in FORMS]
-        paths[0].write_text(self.svg, encoding="utf-8")
-        paths[1].write_bytes(self.png)
-        return paths
+        (folder / f"{self.name}.svg").write_text(self.svg, encoding="utf-8")
+        (folder / f"{self.name}.png").write_bytes(self.png)
 
 
-FORMS = ("svg", "png")
-Draw = Callable[["Axes"], str]  # draws and returns the caption
+Draw = Callable[["Axes"], str]  # draws and returns the caption; empty if there are no numbers
 
 
 def style_lines(kinds: Mapping[str, LineKind]) -> dict[str, dict[str, Any]]:
@@ -100,28 +96,19 @@ def label_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> Non
         )  # fmt: skip
 
 
-def make_safe(text: str) -> str:
-    """Return a text in characters that every file system accepts."""
-    return "".join(sign if sign.isalnum() else "-" for sign in text).strip("-")
-
-
-def render(name: str, number: str, draw: Draw, size: tuple[float, float] = SIZE) -> Drawing:
-    """Draw one figure in both formats. No date and no random ids: the same runs give the same files."""
+def render(number: str, draw: Draw, size: tuple[float, float] = SIZE) -> Drawing | None:
+    """Draw one figure in both formats; no date and no random ids, so that the same runs give the same files."""
     require("matplotlib", "bench", "A figure")
     import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        figure, axes = pyplot.subplots(figsize=size)
-        caption = draw(axes)
-        svg, png = _save(figure, "svg"), _save(figure, "png")
-        pyplot.close(figure)
-    return Drawing(name, number, caption, svg.decode(), png)
-
-
-def _save(figure: Figure, form: str) -> bytes:
-    content = io.BytesIO()
-    figure.savefig(content, format=form, dpi=DPI, metadata={"Date": None} if form == "svg" else {"Software": None})
-    return content.getvalue()
+        figure = Figure(figsize=size)
+        FigureCanvasAgg(figure)
+        if not (caption := draw(figure.add_subplot())):
+            return None
+        content = {"svg": io.BytesIO(), "png": io.BytesIO()}
+        figure.savefig(content["svg"], format="svg", metadata={"Date": None})
+        figure.savefig(content["png"], format="png", dpi=DPI, metadata={"Software": None})
+    return Drawing(f"figure-{number}", number, caption, content["svg"].getvalue().decode(), content["png"].getvalue())

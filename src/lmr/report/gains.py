@@ -9,24 +9,30 @@ from typing import Any
 
 import numpy as np
 
+from lmr.bench.running.metrics import draw_labelled
 from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
-from lmr.report.groups import RunGroup, Setting, is_natural, order_domains, share_seeds
+from lmr.report.groups import RunGroup, Setting, is_natural, share_seeds
 from lmr.report.runs import Runs, Samples
-from lmr.report.statistics import Difference, compare_answers, correct_holm
-from lmr.report.table import Cell, Column, Line, Table, TableKind
+from lmr.report.statistics import Difference, compare_answers, correct_holm, measure_difference
+from lmr.report.table import Cell, Column, Table
 from lmr.report.traits import LineKind, expand_spec, label_of, read_spec
 
 _DOMAIN = 1 << 32  # more than the images of a domain
-LEVEL = 0.05  # of differences between all pairs
 DIFFERENCE = (
     Column("difference", "difference", 2, None),
     Column("low", "2.5 %", 2, None),
     Column("high", "97.5 %", 2, None),
+    Column("by_images", "± images", 2, None),
+    Column("by_orders", "± orders", 2, None),
 )
-TESTS = (Column("p", "p", 4, None), Column("holm", "p, Holm", 4, None))
-COUNTS = (Column("seeds", "seeds", 0, None), Column("distinct_images", "images", 0, None))
+TESTS = (Column("p", "p", 4, None, least=1e-4), Column("holm", "p, Holm", 4, None, least=1e-4))
+COUNTS = (
+    Column("domains", "domains", 0, None),
+    Column("seeds", "orders", 0, None),
+    Column("distinct_images", "images", 0, None),
+)
 
 
 @dataclass(frozen=True)
@@ -64,25 +70,10 @@ class Entry:
     rows: Mapping[Any, Row]
 
 
-@dataclass(frozen=True)
-class Gain:
-    """A difference in points of accuracy, the seeds and the runs that it is computed from."""
+def compare_rows(runs: Runs, ours: Mapping[Any, Row], other: Mapping[Any, Row]) -> tuple[Difference, list[Row]] | None:
+    """Return ours minus the other over all that both have, and the rows; None without answers to the same images.
 
-    difference: Difference
-    seeds: int
-    runs: tuple[str, ...]
-
-    def make_cells(self) -> list[Cell]:
-        """Return the difference and its interval, then seeds and images."""
-        found = self.difference
-        numbers = (100 * found.mean, 100 * found.low, 100 * found.high, self.seeds, found.images)
-        return [Cell(number, seeds=self.seeds, runs=self.runs) for number in numbers]
-
-
-def compare_rows(runs: Runs, ours: Mapping[Any, Row], other: Mapping[Any, Row]) -> Gain | None:
-    """Return ours minus the other over all that both have; None without answers to the same images.
-
-    An image is drawn with all of its answers, under all corruptions and in all orders.
+    An image is drawn with all of its answers, under all corruptions and in all orders; the order is the seed.
     """
     pairs = {(ours[key].run, other[key].run): (ours[key], other[key]) for key in ours if key in other}
     answers = []
@@ -91,14 +82,66 @@ def compare_rows(runs: Runs, ours: Mapping[Any, Row], other: Mapping[Any, Row]) 
         one, two = runs.samples(first), runs.samples(second)
         if one is None or two is None:
             return None
-        answers.append((_tell_images(first, one, domains), _tell_images(second, two, domains)))
+        answers.append((tell_images(first, one, domains), tell_images(second, two, domains), first.seed))
     found = compare_answers(answers)
-    used = tuple(dict.fromkeys(run for column in zip(*pairs, strict=True) for run in column))
-    return Gain(found, len({row.seed for row, _ in pairs.values()}), used) if found else None
+    return (found, [row for column in zip(*pairs.values(), strict=True) for row in column]) if found else None
 
 
-def _tell_images(row: Row, samples: Samples, domains: dict[str, int]) -> Samples:
-    """Return samples with an index that tells the images of natural domains apart; each domain counts its own."""
+@dataclass(frozen=True)
+class Lead:
+    """Ours against the best of others: both accuracies in %, the difference, the number of the best, the runs."""
+
+    ours: float
+    best: float
+    difference: Difference
+    number: int
+    rows: list[Row]
+
+
+def compare_with_best(runs: Runs, ours: Mapping[Any, Row], others: Sequence[Mapping[Any, Row]]) -> Lead | None:
+    """Return ours minus the best of others, of those that have all of our streams; None without answers of all.
+
+    The best of many is partly the luckiest. So the images are split into random halves, and the rival of each half in
+    each order is the method that is best on the other half in the other orders.
+    """
+    able = [number for number, rows in enumerate(others) if set(ours) <= set(rows)]
+    used = [[rows[key] for rows in (ours, *(others[number] for number in able))] for key in ours]
+    domains: dict[str, int] = {}
+    parts = []
+    for rows in used:
+        found = [samples for row in rows if (samples := runs.samples(row)) is not None]
+        if len(rows) < 2 or len(found) < len(rows):
+            return None
+        answers = [tell_images(rows[0], samples, domains) for samples in found]
+        images = answers[0]["index"]
+        right = np.stack([samples["true"] == samples["predicted"] for samples in answers])
+        parts.append((right, images, np.full(len(images), rows[0].seed), np.full(len(images), 1 / len(images))))
+    right, images, orders, weights = (np.concatenate(column, axis=-1) for column in zip(*parts, strict=True))
+    rival = np.zeros_like(right[0])
+    _, places = np.unique(images, return_inverse=True)
+    half = np.random.default_rng(0).permutation(places.max() + 1)[places] % 2
+    for side, order in itertools.product((0, 1), np.unique(orders)):
+        elsewhere = (half != side) & ((orders != order) | (orders == orders[0]).all())
+        mine = (half == side) & (orders == order)
+        rival[mine] = right[1 + (right[1:] @ (weights * elsewhere)).argmax()][mine]
+    means = (100 * (right @ weights) / weights.sum()).round(9)  # shown like those of other tables
+    best = int(means[1:].argmax())
+    difference = measure_difference(right[0], rival, images, orders, weights)
+    rows = [row for own in used for row in (own[0], own[1 + best])]
+    return Lead(float(means[0]), float(means[1 + best]), difference, able[best], rows)
+
+
+def tell_images(row: Row, samples: Samples, domains: dict[str, int]) -> Samples:
+    """Return the samples that are judged, with an index that tells the images of natural domains apart.
+
+    Images that revealed their label before the stream, and clean ones before an onset, are not judged.
+    """
+    kept = np.ones(len(samples["index"]), bool)
+    onset, (labels, _, when) = int(row.order.get("onset", 0)), row.order.get("labels", "").partition(" ")
+    kept[:onset] = False
+    if when == "whole":
+        kept[draw_labelled(int(labels), when, row.seed, len(kept), onset)] = False
+    samples = {name: values[kept] for name, values in samples.items()}
     if not is_natural(row):
         return samples
     places = np.array([domains.setdefault(name, len(domains)) for name in row.domains or (row.domain,)])
@@ -120,89 +163,57 @@ def build_gains(
 ) -> list[Table]:
     """Return the reference minus every other method with 95 % intervals, and all pairs if they are wanted.
 
-    ``about`` says what the entries share besides the setting. A note says if nothing can be compared.
+    ``about`` says what the entries share besides the setting.
     """
     compared = compared or Compared()
     references = [one for one in entries if compared.matches(one.group)]
     plain = [one for one in references if not one.group.changes and one.group.watch is None]
     references = references if compared.reference is None else plain or references
     others = [one for one in entries if one not in references] if references else []
-    pairs = [(_find_partner(references, other), other) for other in others]
+    found = [(ours, other) for other in others if (ours := _find_partner(references, other))]
     name = label_of(references[0].group.first) if references else ""
-    found = [_build(runs, setting, pairs, f"{name} minus others", about, False)]
+    tables = [_build(runs, setting, found, f"{name} minus others", about, False)]
     if compared.pairs:
-        every = list(itertools.combinations(entries, 2))
-        alike = [(one, other) for one, other in every if _saw_same(one.group, other.group)]
-        found.append(_build(runs, setting, alike, "All pairs", about, True))
-    return [table for table in found if table is not None]
+        every = itertools.combinations(entries, 2)
+        alike = [(one, other) for one, other in every if one.group.seen == other.group.seen]
+        tables.append(_build(runs, setting, alike, "All pairs", about, True))
+    return [table for table in tables if table is not None]
 
 
 def _build(
-    runs: Runs, setting: Setting, pairs: Sequence[tuple[Entry | None, Entry]], title: str, about: str, tested: bool
+    runs: Runs, setting: Setting, pairs: Sequence[tuple[Entry, Entry]], title: str, about: str, tested: bool
 ) -> Table | None:
     """Return a line per pair; with ``tested`` also p-values, as they are and after Holm's correction."""
-    made: list[tuple[Entry, Entry, Gain]] = []
-    excluded = []
-    for ours, other in pairs:
-        gain = compare_rows(runs, ours.rows, other.rows) if ours else None
-        if ours is None or gain is None:
-            excluded.append(other.group.label)
-        else:
-            made.append((ours, other, gain))
-    excluded = list(dict.fromkeys(excluded))
-    missing = [f"Not compared, as there are no answers to the same images: {', '.join(excluded)}."] if excluded else []
-    where = ", ".join(filter(None, [setting.describe(), about]))
+    found = ((ours, other, compare_rows(runs, ours.rows, other.rows)) for ours, other in pairs)
+    made = [(ours, other, *gain) for ours, other, gain in found if gain]
     if not made:
-        runs.note(*(f"The table {title!r} is left out for {where}. {note}" for note in missing))
         return None
-    plain = [gain.difference.p for *_, gain in made]
-    adjusted = correct_holm(plain)
-    domains = order_domains([entry.group for pair in pairs for entry in pair if entry])
-    narrower: dict[str, list[str]] = {}
-    lines: list[Line] = []
-    for (ours, other, gain), *tests in zip(made, plain, adjusted, strict=True):
-        cells = gain.make_cells()
-        own = [Cell(p, seeds=gain.seeds, runs=gain.runs) for p in tests] if tested else []
-        label = f"{ours.group.label} − {other.group.label}"
-        lines.append(other.group.make_line([*cells[:3], *own, *cells[3:]], label=label))
-        for limit in _list_limits(ours, other, domains):
-            narrower.setdefault(limit, []).append(label)
-    notes = ["Paired bootstrap over images, 2000 draws; an image is drawn with all of its corruptions and seeds."]
-    if tested:
-        count = sum(p < LEVEL for p in adjusted)
-        notes += [
-            "p: McNemar's test with images as clusters. Holm's correction is over all pairs of this table: "
-            f"{count} of {len(lines)} differ at the level {LEVEL:g}."
-        ]
-    else:
-        notes += ["A pair whose interval contains 0 is statistically indistinguishable."]
-    notes += [f"Only over {limit}: {', '.join(labels)}." for limit, labels in narrower.items()]
-    more: dict[str, Any] = {"corner": "pair", "notes": (*notes, *missing)}
+    plain = [difference.p for _, _, difference, _ in made]
+    lines = []
+    for (ours, other, gain, rows), *tests in zip(made, plain, correct_holm(plain), strict=True):
+        used, seeds = tuple(dict.fromkeys(row.run for row in rows)), len({row.seed for row in rows})
+        domains = {name for row in rows for name in (row.domains or (row.domain,))}
+        numbers = [*show_difference(gain), *(tests if tested else ()), len(domains), seeds, gain.images]
+        cells = [Cell(value, seeds=seeds, runs=used) for value in numbers]
+        lines.append(other.group.make_line(cells, label=f"{ours.group.label} − {other.group.label}"))
     columns = (*DIFFERENCE, *(TESTS if tested else ()), *COUNTS)
     detail = " ".join(filter(None, ["pairs" if tested else "", about]))
     heading = f"{title}, points of accuracy" + (f", {about}" if about else "")
-    return setting.make_table(TableKind.GAINS, heading, columns, lines, detail, **more)
+    return setting.make_table("gains", heading, columns, lines, detail, corner="pair")
 
 
-def _list_limits(ours: Entry, other: Entry, domains: Sequence[str]) -> list[str]:
-    """Return why a difference is not that of the table of accuracies."""
-    one, two = ours.group, other.group
-    common = [domain for domain in domains if domain in one.domains and domain in two.domains]
-    limits = [f"{len(common)} of {len(domains)} domains"] if len(common) < len(domains) else []
-    return limits + (["the images both have"] if one.first.images != two.first.images else [])
-
-
-def _saw_same(one: RunGroup, other: RunGroup) -> bool:
-    return (one.data, one.stream) == (other.data, other.stream)
+def show_difference(gain: Difference) -> list[float | None]:
+    """Return the numbers of the columns of a difference, in points."""
+    numbers = gain.mean, gain.low, gain.high, gain.by_images, gain.by_orders
+    return [None if value is None else 100 * value for value in numbers]
 
 
 def _find_partner(ours: Sequence[Entry], other: Entry) -> Entry | None:
     """Return our entry that shares most with the other; it must have seen the same images in the same stream."""
-    same = [one for one in ours if _saw_same(one.group, other.group)]
 
     def count(entry: Entry) -> tuple[int, bool, bool]:
         one, two = entry.group, other.group
         agreeing = sum(a == b for a, b in zip(one.ground, two.ground, strict=True))
         return agreeing, one.first.images == two.first.images, one.first.batch_size == two.first.batch_size
 
-    return max(same, key=count, default=None)
+    return max((one for one in ours if one.group.seen == other.group.seen), key=count, default=None)

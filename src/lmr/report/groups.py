@@ -1,27 +1,34 @@
-"""Rows as one DataFrame, and groups of runs in it: one method under one protocol, over domains and seeds.
+"""Groups of runs: one method under one protocol, over domains and seeds; and which of them a table shows.
 
 Runs that differ in anything that matters are never averaged: only domain and seed differ inside a group.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from lmr.bench.running.row import METRICS, Row
+from lmr.core.registry import shorten_address
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.dataset import CLEAN
-from lmr.report.protocol import SINGLE_PROMPT, find_differences, is_printed_name, name_backbone, name_prompts
-from lmr.report.published import PublishedRow, PublishedTable
-from lmr.report.table import Cell, Column, Line, Table, TableKind, make_cell
+from lmr.report.protocol import (
+    PRESETS,
+    SINGLE_PROMPT,
+    find_differences,
+    is_printed_name,
+    name_backbone,
+    name_prompts,
+)
+from lmr.report.published import PublishedRow, PublishedTable, find_published
+from lmr.report.table import Cell, Column, Line, Table
 from lmr.report.traits import (
     LineKind,
     StreamKind,
@@ -29,8 +36,12 @@ from lmr.report.traits import (
     find_card,
     find_changes,
     find_sweep,
+    find_usual_batch,
+    is_variant,
     kind_of,
     label_of,
+    place_of,
+    read_spec,
     stream_of,
 )
 
@@ -46,6 +57,8 @@ PERCENT = {
 }  # fmt: skip
 GROUND = ["weights", "dtype", "data", "prompts", "stream"]  # what comparable runs share besides the setting
 KEYS = ["spec", "watch", "batch_size", "length", "emit", *GROUND]  # what the runs of a group share
+OURS = ", ours"  # at the end of the label of a method that this project has invented
+EMISSION, WEIGHTS, DTYPE = "emit", "weights", "dtype"
 
 
 @dataclass(frozen=True)
@@ -80,24 +93,14 @@ class Setting:
         return ", ".join(parts)
 
     def make_table(
-        self,
-        kind: TableKind,
-        title: str,
-        columns: Iterable[Column],
-        lines: Iterable[Line],
-        detail: str = "",
-        **more: Any,
+        self, kind: str, title: str, columns: Iterable[Column], lines: Iterable[Line], detail: str = "", **more: Any
     ) -> Table:
-        """Return a table about this setting; ``more`` are its corner, published table and notes.
-
-        The name of its files is in characters that every file system accepts.
-        """
-        parts = [kind.value, detail, self.dataset, self.backbone]
-        parts += ["" if "{" in self.prompts else self.prompts, f"s{self.severity}"]
-        parts += ["" if self.stream is StreamKind.DOMAIN else self.stream.value]
+        """Return a table about this setting; ``more`` are its corner, published table and notes."""
+        parts = [kind, detail, self.dataset, self.backbone, "" if "{" in self.prompts else self.prompts]
+        parts += [f"s{self.severity}", "" if self.stream is StreamKind.DOMAIN else self.stream.value]
         parts += ["" if self.order == SHUFFLE else self.order]
-        name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()
-        return Table(kind, name, f"{title}: {self.describe()}", tuple(columns), tuple(lines), **more)
+        name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()  # safe as a file name
+        return Table(name, f"{title}: {self.describe()}", tuple(columns), tuple(lines), **more)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +138,11 @@ class RunGroup:
         return find_changes(self.first.spec)
 
     @property
+    def is_main(self) -> bool:
+        """True unless parts are switched off or it is a step of a sweep."""
+        return self.kind not in (LineKind.PART, LineKind.STEP)
+
+    @property
     def watch(self) -> str | None:
         """The spec of the watch around the method; None for a plain run."""
         return self.first.watch.get("spec")
@@ -150,19 +158,19 @@ class RunGroup:
         return tuple(self.frame[key].iloc[0] for key in GROUND)
 
     @property
+    def seen(self) -> tuple[Any, ...]:
+        """The images and the order of domains, where others of its setting saw different ones."""
+        return self.ground[2], self.ground[4]
+
+    @property
     def length(self) -> int:
         """The images of each of its streams; 0 for whole natural domains."""
         return int(self.frame["length"].iloc[0])
 
     @property
-    def data(self) -> str:
-        """The images it saw, where others of its setting saw different ones; empty where all saw the same."""
-        return cast("str", self.ground[2])
-
-    @property
-    def stream(self) -> tuple[str, ...]:
-        """The domains of a stream through several, in their order: another order is another stream."""
-        return cast("tuple[str, ...]", self.ground[-1])
+    def usual_batch(self) -> int | None:
+        """The batch size that the method's values for the dataset were chosen for."""
+        return find_usual_batch(self.first, PRESETS.get(self.setting.dataset, "default"))
 
     @cached_property
     def domains(self) -> list[str]:
@@ -174,40 +182,23 @@ class RunGroup:
         """The seeds of the order."""
         return sorted(set(self.frame["seed"]))
 
-    @cached_property
-    def _numbers(self) -> dict[tuple[str, str], NDArray[np.float64]]:
-        """Its numbers by seed, for each metric and domain; of several runs the last that has a number."""
-        frame = self.frame.groupby(["seed", "domain"])[list(METRICS)].last().unstack("domain")
-        keys = cast("list[tuple[str, str]]", list(frame.columns))
-        return dict(zip(keys, frame.to_numpy(float).T, strict=True))  # pandas would read each cell slowly
-
-    @cached_property
-    def _runs(self) -> list[tuple[str, str]]:
-        """The domain and the id of each run."""
-        return list(zip(self.frame["domain"], self.frame["run"], strict=True))
-
-    def keep_seeds(self, seeds: Iterable[int]) -> RunGroup:
-        """Return the group with some of its seeds."""
-        return replace(self, frame=self.frame[self.frame["seed"].isin(list(seeds))])
-
     def find(self, domain: str, seed: int | None = None) -> Row | None:
         """Return the last row about a domain."""
         about = self.frame["domain"] == domain
         found = self.frame["row"][about if seed is None else about & (self.frame["seed"] == seed)]
         return cast("Row", found.iloc[-1]) if len(found) else None
 
-    def average(self, domains: Sequence[str], metric: str = "accuracy") -> pd.Series[float]:
-        """Return the mean over the domains by seed, for the seeds that have all of them; shares in %."""
-        if not domains or not set(domains) <= set(self.domains):
-            return pd.Series(dtype=float)
-        means = np.mean([self._numbers[metric, domain] for domain in domains], axis=0)
-        known = ~np.isnan(means)
-        return pd.Series(means[known], index=np.array(self.seeds)[known])
+    def enter(self, domains: Collection[str], metric: str = "accuracy") -> pd.DataFrame:
+        """Return its numbers on some domains as entries for ``pivot``; none unless it has all of them."""
+        entries = self.frame[["seed", "run"]].assign(stream=self.frame["domain"], value=self.frame[metric])
+        whole = self.find_complete_seeds(domains) if set(domains) <= set(self.domains) else set()
+        return entries[entries["stream"].isin(domains) & entries["seed"].isin(whole)]
 
-    def cell(self, domains: Sequence[str], metric: str = "accuracy", published: float | None = None) -> Cell:
-        """Return the mean of a metric over domains and seeds, with its spread over seeds and its runs."""
-        runs = [run for domain, run in self._runs if domain in domains]
-        return make_cell(self.average(domains, metric), runs, published)
+    def find_complete_seeds(self, domains: Collection[str] | None = None) -> set[int]:
+        """Return the seeds with runs on all of the domains; default: on all of its own."""
+        wanted = set(self.domains if domains is None else domains)
+        found = self.frame[self.frame["domain"].isin(wanted)].groupby("seed")["domain"].nunique()
+        return set(found[found == len(wanted)].index)
 
     def find_published(self, table: PublishedTable | None) -> PublishedRow | None:
         """Return the published row of what was run; watched runs have none."""
@@ -221,20 +212,9 @@ class RunGroup:
             return []
         return list(dict.fromkeys(text for own in self.rows for text in find_differences(own, table, row, column)))
 
-    def make_line(
-        self, cells: Sequence[Cell], differs: Sequence[str] = (), label: str = "", members: Sequence[RunGroup] = ()
-    ) -> Line:
-        """Return a line with the protocol and the command of the first run; of ``members`` all values are listed."""
-        found: dict[str, dict[str, None]] = {"method": {self.first.spec: None}}
-        for member in members or (self,):
-            for row in member.rows:
-                for key, value in _describe_protocol(row, member.seeds).items():
-                    found.setdefault(key, {})[value] = None
-        protocol = tuple((key, " | ".join(values)) for key, values in found.items())
-        first, watched = self.first, self.watch is not None
-        return Line(
-            label or self.label, tuple(cells), tuple(differs), protocol, first.command, self.kind, first.spec, watched
-        )
+    def make_line(self, cells: Sequence[Cell], differs: Sequence[str] = (), label: str = "") -> Line:
+        """Return a line of its own, or one that it stands for."""
+        return Line(label or self.label, tuple(cells), tuple(differs), self.kind, self.first.spec, bool(self.watch))
 
 
 Settings = dict[Setting, list[RunGroup]]
@@ -248,31 +228,10 @@ def split(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
     return found
 
 
-def _describe_protocol(row: Row, seeds: Sequence[int]) -> dict[str, str]:
-    return {
-        "backbone": ", ".join(f"{key} {value}" for key, value in row.backbone.items()),
-        "dataset": row.dataset,
-        **({"data": describe_data(row)} if row.protocol else {}),
-        "severity": str(row.severity),
-        "prompts": f"{row.prompts.get('name')} ({row.prompts.get('count')} prompts)",
-        "batch size": str(row.batch_size),
-        "images": str(row.images),
-        "order": f"{row.order_text}, {name_seeds(seeds)}",
-        "reset": row.reset,
-        "answers": f"{row.emit} the batch's own update",
-        **({"watch": row.watch["spec"]} if row.watch else {}),
-    }
-
-
 def name_seeds(seeds: Iterable[int]) -> str:
     """Return seeds for people, such as "seed 1" or "seeds 1, 2"."""
     names = [str(seed) for seed in sorted(set(seeds))]
     return f"{'seed' if len(names) == 1 else 'seeds'} {', '.join(names)}"
-
-
-def describe_data(row: Row) -> str:
-    """Return what a row says about its data: whether they are official or made."""
-    return "; ".join(f"{key}: {value}" for key, value in row.protocol.items())
 
 
 def tabulate(rows: Iterable[Row]) -> pd.DataFrame:
@@ -284,10 +243,10 @@ def tabulate(rows: Iterable[Row]) -> pd.DataFrame:
     for row in rows:
         several = stream_of(row).several
         setting = Setting(
-            row.dataset,
+            shorten_address(row.dataset),
             name_backbone(str(row.backbone.get("name", "?"))),
             name_prompts(str(row.prompts.get("name", ""))),
-            row.severity if row.domain != "clean" else 0,
+            row.severity if row.domain != CLEAN else 0,
             row.order_text,
             stream_of(row),
         )
@@ -307,15 +266,16 @@ def tabulate(rows: Iterable[Row]) -> pd.DataFrame:
 def gather(rows: Iterable[Row]) -> Settings:
     """Return rows as groups, by setting."""
     rows = list(rows)
-    if not rows:
-        return {}
     settings: Settings = {}
-    for setting, part in tabulate(rows).groupby("setting", sort=False):
+    for setting, part in tabulate(rows).groupby("setting", sort=False) if rows else ():
         once = part.drop_duplicates("run")["row"].tolist()
         part = part.assign(data=part["run"].map(_name_data(once)), length=part["run"].map(_find_lengths(once)))
-        groups = (frame for _, frame in part.groupby(KEYS, sort=False))
         own = cast("Setting", setting)
-        settings[own] = [RunGroup(_find_label(frame["row"].tolist()), own, frame) for frame in groups]
+        settings[own] = [
+            RunGroup(_find_label(rows) + (OURS if is_variant(rows[0]) else ""), own, frame)
+            for _, frame in part.groupby(KEYS, sort=False)
+            if (rows := frame["row"].tolist())
+        ]
     return settings
 
 
@@ -377,16 +337,11 @@ def _names_values(row: Row, label: str) -> bool:
     return any(sorted(label.split(", ")) == sorted(str(values[key]) for key in keys) for keys in sweeps.values())
 
 
-def sort_domains(domains: Iterable[str]) -> list[str]:
-    """Return every domain once: the benchmark's in its order, then others as they came."""
-    found = dict.fromkeys(domains)
+def order_domains(groups: Sequence[RunGroup]) -> list[str]:
+    """Return the domains of the groups: the benchmark's in its order, then others as they came."""
+    found = dict.fromkeys(domain for one in groups for domain in one.domains)
     known = [domain for domain in CORRUPTIONS if domain in found]
     return known + [domain for domain in found if domain not in known]
-
-
-def order_domains(groups: Sequence[RunGroup]) -> list[str]:
-    """Return the domains of the groups, in the benchmark's order."""
-    return sort_domains(domain for one in groups for domain in one.domains)
 
 
 def find_common(groups: Sequence[RunGroup]) -> list[str]:
@@ -402,18 +357,129 @@ def share_seeds(groups: Sequence[RunGroup], domains: Sequence[str] | None = None
     """
     if not groups:
         return [], []
-    complete = (_find_complete_seeds(one, one.domains if domains is None else domains) for one in groups)
-    common = set.intersection(*complete)
+    common = set.intersection(*(one.find_complete_seeds(domains) for one in groups))
     if not common:
-        return list(groups), ["No seed is complete in all lines; the lines are not strictly comparable."]
+        return list(groups), ["No seed is complete in all lines."]
     dropped = {seed for one in groups for seed in one.seeds} - common
-    if not dropped:
-        return list(groups), []
-    note = f"Left out because some lines have no complete results for it: {name_seeds(dropped)}."
-    return [one.keep_seeds(common) for one in groups], [note]
+    kept = [replace(one, frame=one.frame[one.frame["seed"].isin(common)]) if dropped else one for one in groups]
+    return kept, [f"Not complete in all lines, left out: {name_seeds(dropped)}."] if dropped else []
 
 
-def _find_complete_seeds(one: RunGroup, domains: Sequence[str]) -> set[int]:
-    found = {pair for pair in zip(one.frame["seed"], one.frame["domain"], strict=True) if pair[1] in domains}
-    known = Counter(seed for seed, _ in found)
-    return {seed for seed in one.seeds if known[seed] == len(set(domains))}
+def sort_groups(groups: Iterable[RunGroup]) -> list[RunGroup]:
+    """Return groups in the order of tables: baseline, methods without training, then by year, ours last."""
+    return sorted(groups, key=lambda one: (place_of(one.first), one.label))
+
+
+def choose_main(groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """Return the lines of a main table: no parts switched off, no sweeps, one batch size per configuration.
+
+    That is the batch size with most domains, then the method's own, then the largest.
+    """
+
+    def weigh(one: RunGroup) -> tuple[int, bool, int]:
+        return len(one.domains), one.first.batch_size == one.usual_batch, one.first.batch_size
+
+    alike = split((one for one in groups if one.is_main), _identify).values()
+    return tell_apart(sort_groups(max(members, key=weigh) for members in alike))
+
+
+def choose_together(groups: Sequence[RunGroup], main: Sequence[RunGroup]) -> list[RunGroup]:
+    """Return the configurations of the main table in one batch size, the largest that all were run in.
+
+    Nothing if the main table has one batch size itself, or if there is none that all have on the same data.
+    """
+    if len({one.first.batch_size for one in main}) < 2:
+        return []
+    alike = split((one for one in groups if one.is_main), _identify)
+    whole = [
+        {g.first.batch_size: g for g in alike[_identify(one)] if set(one.domains) <= set(g.domains)} for one in main
+    ]
+    sizes = set.intersection(*(set(own) for own in whole))
+    return tell_apart(sort_groups([own[max(sizes)] for own in whole])) if sizes else []
+
+
+def _identify(one: RunGroup) -> tuple[Any, ...]:
+    """Return everything that tells groups apart but the batch size."""
+    return (*one.configuration, one.first.emit, one.length, *one.ground)
+
+
+def add_base(parts: Sequence[RunGroup], groups: Sequence[RunGroup]) -> list[RunGroup]:
+    """Return variations of a method between the baseline and the unchanged method, under the same protocol."""
+    frozen = (one for one in groups if one.kind is LineKind.BASELINE)
+    alike = split(frozen, lambda one: (one.first.images, *one.ground)).items()
+    baselines = {key: max(members, key=lambda one: len(one.domains)) for key, members in alike}
+    keys = dict.fromkeys((one.first.images, *one.ground) for one in parts)
+    methods = {(one.first.method, one.first.images, one.first.batch_size, *one.ground) for one in parts}
+    whole = [
+        one
+        for one in groups
+        if not one.changes and (one.first.method, one.first.images, one.first.batch_size, *one.ground) in methods
+    ]
+    table = find_published("ablation-components")
+
+    def place(one: RunGroup) -> int:
+        row = table.find(one.first.spec)
+        return table.rows.index(row) if row else len(table.rows)
+
+    return tell_apart([*(baselines[key] for key in keys if key in baselines), *sorted(parts, key=place), *whole])
+
+
+def name_stream(domains: Sequence[str]) -> str:
+    """Return the order of domains for people; a long one is its ends and a hash."""
+    text = " → ".join(domains)
+    if len(domains) < 5:
+        return text
+    return f"{domains[0]} → … → {domains[-1]} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _find_aspects(groups: Sequence[RunGroup]) -> pd.DataFrame:
+    """Return phrases for what groups of one setting differ in: a line per group, a column per aspect.
+
+    Weights of another dtype have another digest: that alone is no difference.
+    """
+    frame = pd.DataFrame(
+        {
+            "batch size": f"batch {one.first.batch_size}",
+            "images": f"{one.length or 'all'} images",
+            EMISSION: one.first.emit,
+            WEIGHTS: f"weights {one.first.backbone.get('weights', '?')[:8]}",
+            DTYPE: one.first.backbone.get("dtype", "?"),
+            "data": one.ground[2],
+            "prompts": f"prompts {str(one.first.prompts.get('digest'))[:8]}",
+            "order of domains": name_stream(one.ground[4]),
+        }
+        for one in groups
+    )
+    different = [aspect for aspect in frame if frame[aspect].nunique() > 1]
+    if WEIGHTS in different and len(frame[[DTYPE, WEIGHTS]].drop_duplicates()) == frame[DTYPE].nunique():
+        different.remove(WEIGHTS)
+    return frame[different]
+
+
+def tell_apart(groups: Iterable[RunGroup], aspects: Collection[str] | None = None) -> list[RunGroup]:
+    """Return the groups of one table; where one label names several, what differs is added to it.
+
+    Of the protocol only the given ``aspects`` are added, by default all.
+    """
+    every, named = list(groups), []
+    alike = Counter(one.label for one in every)
+    for one in every:
+        same = [one, *(other for other in every if other.label == one.label and other is not one)]
+        own = _find_aspects(same).iloc[0].to_dict() if alike[one.label] > 1 else {}
+        phrases = {str(key): text for key, text in own.items() if text and (aspects is None or key in aspects)}
+        specs = [read_spec(other.first.spec)[1] for other in same]
+        added = [f"{key}={v}" for key, v in specs[0].items() if any(spec.get(key) != v for spec in specs)]
+        label = f"{one.label} ({', '.join([*added, *phrases.values()])})" if added or phrases else one.label
+        named.append(replace(one, label=label, named=one.named | frozenset(phrases)))
+    return named
+
+
+def note_differences(groups: Sequence[RunGroup]) -> list[str]:
+    """Return the aspects in which the lines of a table differ, each with its values, unless labels name them."""
+    notes = []
+    labels = pd.Series([one.label for one in groups], dtype=object)
+    for aspect, phrases in _find_aspects(groups).items() if groups else ():
+        if aspect != EMISSION and not all(aspect in one.named for one in groups):  # emission is a trait of the method
+            named = labels.groupby(phrases, sort=False).agg(", ".join).items()
+            notes.append(f"{aspect}: {'; '.join(f'{phrase or None} ({names})' for phrase, names in named)}")
+    return notes

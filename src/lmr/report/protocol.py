@@ -8,6 +8,7 @@ from typing import Any
 
 from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
+from lmr.core.registry import shorten_address
 from lmr.data.provenance import Provenance, read_origin
 from lmr.models.catalog import OPENAI_MODELS
 from lmr.report.published import AVERAGE, PublishedRow, PublishedTable, read_paper, read_tables
@@ -79,9 +80,20 @@ def _compare_arguments(spec: str, published: str, dataset: str) -> list[str]:
 
 
 def name_backbone(name: str) -> str:
-    """Return one name for each of OpenAI's models; others keep theirs."""
+    """Return one name for each of OpenAI's models, also for a folder that is called as its hub id; others keep theirs.
+
+    Such a folder is .../clip-vit-base-patch16, or one that the hub's cache made of it.
+    """
     short = name.replace("/", "-") if name.startswith("ViT") else name
-    return OPENAI_MODELS.get(short, name)
+    ids = {text: hub_id for hub_id in OPENAI_MODELS.values() for text in _spell(hub_id)}
+    folders = Path(name).parts if Path(name).is_absolute() or name.startswith(("./", "../", "~")) else ()
+    named = [ids[folder] for folder in folders if folder in ids]
+    return named[-1] if named else OPENAI_MODELS.get(short, shorten_address(name))
+
+
+def _spell(hub_id: str) -> tuple[str, str]:
+    """Return what a folder with a model of the hub is usually called."""
+    return hub_id.partition("/")[2], "models--" + hub_id.replace("/", "--")
 
 
 def name_prompts(name: str) -> str:

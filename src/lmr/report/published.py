@@ -21,6 +21,7 @@ from lmr.core.spec import suggest
 
 PATH = Path(__file__).with_name("published.json")
 AVERAGE = "average"
+FIGURE = "figure-"  # before the number of a figure, in a name
 VARIANTS = ("imagenet-a", "imagenet-r", "imagenet-sketch", "imagenet-v2")
 
 
@@ -94,6 +95,11 @@ def list_table_names() -> list[str]:
     return [table["name"] for table in read_paper()["tables"]]
 
 
+def list_figure_names() -> list[str]:
+    """Return the names of the figures that are made of runs."""
+    return [f"{FIGURE}{number}" for number in read_paper()["figures"]]
+
+
 def shorten(column: str) -> str:
     """Return the paper's short name of a column, or the column itself."""
     return str(read_paper()["names"].get(column, column))
@@ -120,7 +126,8 @@ def find_published(name: str) -> PublishedTable:
     tables = read_tables()
     if name not in tables:
         raise LmrError(
-            f"The paper has no table {name!r}.{suggest(name, tables)} Its tables are: {', '.join(sorted(tables))}."
+            f"The paper has no table or figure {name!r}.{suggest(name, [*tables, *list_figure_names()])} Its tables "
+            f"are: {', '.join(sorted(tables))}; its figures: {', '.join(list_figure_names())}."
         )
     return tables[name]
 

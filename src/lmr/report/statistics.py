@@ -1,10 +1,11 @@
-"""Comparison of methods over images: the paired bootstrap, McNemar's test, Holm's correction. Pure functions."""
+"""Comparison of methods over images and orders: intervals, tests, Holm's correction. Pure functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,17 @@ from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
 
-_CHUNK = 1 << 22  # drawn numbers at a time
 _REPEATS = 1 << 20  # more than the times a stream shows one image
+_ANGLES = np.linspace(0, math.pi / 2, 100_001)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of accuracies, its interval at ``level``, the number of images, and the p-value of no difference."""
+    """A difference of accuracies with its interval at ``level`` and the p-value of no difference.
+
+    ``by_images`` and ``by_orders`` are the two parts of half of the interval, which add up as squares: how far it
+    reaches for the draw of the images and for that of the orders. One order says nothing about others.
+    """
 
     mean: float
     low: float
@@ -26,57 +31,103 @@ class Difference:
     level: float
     images: int
     p: float
+    orders: int = 1
+    by_images: float = 0.0
+    by_orders: float | None = None
 
 
-def bootstrap_difference(
+def measure_difference(
     ours: NDArray[np.bool_],
     other: NDArray[np.bool_],
     images: NDArray[np.int64] | None = None,
+    orders: NDArray[np.int64] | None = None,
     weights: NDArray[np.float64] | None = None,
     *,
-    resamples: int = 2000,
     level: float = 0.95,
-    seed: int = 0,
 ) -> Difference:
-    """Return "ours - other" with the interval of the paired bootstrap over images.
+    """Return "ours - other" with an interval for other images in other orders.
 
-    Images are drawn with replacement, each with all answers of both methods to it: hard images are hard for both, and
-    an image under fifteen corruptions counts as one (it need not occur under all of them). The interval holds the
-    middle ``level`` of the resampled differences. The p-value is that of McNemar's test with images as clusters
-    (Durkalski et al., "Analysis of clustered matched-pair data", 2003): the sum over images in units of its standard
-    deviation under the hypothesis of no difference, which is normal for many images.
+    Images and orders are crossed: an image is drawn with all answers of both methods to it, in all orders and under all
+    corruptions, and an order with its answers to all images. Each has a variance and, as orders are few, its own
+    quantile of Student's t; the half-widths of both add up as squares (Howe, "Approximate confidence limits on the mean
+    of X + Y where X and Y are two tabled independent random variables", 1974). The variance over images is what
+    resampling them converges to; a few orders are too few to be resampled. What depends on the image and the order
+    together is in both parts, which makes the interval a little too wide. With one order it is about images alone.
+
+    The p-value is that of the narrowest interval that reaches no difference. Its variance over images is that under the
+    hypothesis, as in McNemar's test with images as clusters (Durkalski et al., "Analysis of clustered matched-pair
+    data", 2003).
 
     Args:
         ours: Whether each answer of our method is right, [M].
         other: The same of the other method, [M].
         images: The image that each answer is about, [M]; without it every answer is about another one.
+        orders: The order that each answer is from, [M]; without it all are from one.
         weights: The weight of each answer in the mean, [M].
-        resamples: The number of draws.
-        level: The share of the resampled differences inside the interval.
-        seed: The seed of the draws.
+        level: The probability with which the interval covers the difference.
     """
-    sizes = {part.shape for part in (ours, other, images, weights) if part is not None}
+    sizes = {part.shape for part in (ours, other, images, orders, weights) if part is not None}
     if len(sizes) > 1 or ours.ndim != 1 or not ours.size:
         raise LmrError(
             f"Expected answers of both methods to the same images, [M] each, got shapes "
             f"{' and '.join(str(list(size)) for size in sorted(sizes))}; align them by their index."
         )
-    if resamples < 1 or not 0 < level < 1:
-        raise LmrError(f"Expected at least one resample and a level between 0 and 1, got {resamples} and {level}.")
-    weights = np.ones(len(ours)) if weights is None else weights
-    _, place = np.unique(np.arange(len(ours)) if images is None else images, return_inverse=True)
-    total = np.bincount(place, weights * (ours.astype(np.float64) - other))
-    weight = np.bincount(place, weights)
-    random, size = np.random.default_rng(seed), len(total)
-    rows = max(1, _CHUNK // size)
-    means = []
-    for start in range(0, resamples, rows):
-        drawn = random.integers(0, size, (min(rows, resamples - start), size))
-        means.append(total[drawn].sum(1) / weight[drawn].sum(1))
-    low, high = np.quantile(np.concatenate(means), [(1 - level) / 2, (1 + level) / 2])
-    spread = math.sqrt(float(total @ total))
-    p = math.erfc(abs(float(total.sum())) / spread / math.sqrt(2)) if spread else 1.0
-    return Difference(float(total.sum() / weight.sum()), float(low), float(high), level, size, p)
+    if not 0 < level < 1:
+        raise LmrError(f"Expected a level between 0 and 1, got {level}.")
+    share = np.ones(len(ours)) if weights is None else weights
+    gain = share / share.sum() * (ours.astype(np.float64) - other)
+    mean = float(gain.sum())
+    rest = gain - share / share.sum() * mean
+    drawn = np.arange(len(ours)) if images is None else images
+    (null, count), (by_image, _) = _sum_squares(gain, drawn), _sum_squares(rest, drawn)
+    by_order, several = _sum_squares(rest, np.zeros(len(ours)) if orders is None else orders)
+    errors = [math.sqrt(v * n / (n - 1)) if n > 1 else 0.0 for v, n in ((by_image, count), (by_order, several))]
+    degrees = count - 1, several - 1
+    parts = [find_quantile(level, n) * error if n else 0.0 for error, n in zip(errors, degrees, strict=True)]
+    half = math.hypot(*parts) if count > 1 else 1.0
+    p = _find_p(abs(mean), (math.sqrt(null), errors[1]), degrees)
+    low, high = max(-1.0, mean - half), min(1.0, mean + half)
+    return Difference(mean, low, high, level, count, p, several, parts[0], parts[1] if several > 1 else None)
+
+
+def _sum_squares(parts: NDArray[np.float64], groups: NDArray[Any]) -> tuple[float, int]:
+    """Return the sum over groups of the square of the sum of their parts [M], and the number of groups."""
+    sums = np.bincount(np.unique(groups, return_inverse=True)[1], parts)
+    return float(sums @ sums), len(sums)
+
+
+def _find_p(distance: float, errors: Sequence[float], degrees: Sequence[int]) -> float:
+    """Return 1 minus the level at which the interval with these standard errors is as wide as a distance."""
+    known = [(error, n) for error, n in zip(errors, degrees, strict=True) if error and n]
+    if not known:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        p = (low + high) / 2
+        if math.hypot(*(error * find_quantile(1 - p, n) for error, n in known)) > distance:
+            low = p
+        else:
+            high = p
+    return high
+
+
+def find_quantile(level: float, degrees: int) -> float:
+    """Return the t with the probability ``level`` of |T| <= t, where T is Student's.
+
+    Examples:
+        >>> round(find_quantile(0.95, 2), 2), round(find_quantile(0.95, 10_000), 2)
+        (4.3, 1.96)
+    """
+    return math.sqrt(degrees) * math.tan(float(np.interp(level, _share_angles(degrees), _ANGLES)))
+
+
+@lru_cache(64)
+def _share_angles(degrees: int) -> NDArray[np.float64]:
+    """Return the probability that |T| is at most sqrt(degrees) tan(angle), for every angle."""
+    with np.errstate(under="ignore"):
+        density = np.cos(_ANGLES) ** (degrees - 1)
+    mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return np.asarray(mass / mass[-1])
 
 
 def correct_holm(values: Sequence[float]) -> list[float]:
@@ -105,22 +156,21 @@ def align_by_index(
 
 
 def compare_answers(
-    pairs: Iterable[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]]], seed: int = 0
+    streams: Iterable[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]], int]],
 ) -> Difference | None:
-    """Return the difference from the answers of both methods to each stream; None if no image has both.
+    """Return the difference from the answers of both methods to each stream, with the number of its order.
 
-    Every stream has the same weight, so that the mean is the difference of the mean accuracies.
+    None if no image has both. Every stream has the same weight, so that the mean is the difference of the mean
+    accuracies.
     """
     parts = []
-    for one, two in pairs:
+    for one, two, order in streams:
         mine, theirs = align_by_index(_number_answers(one["index"]), _number_answers(two["index"]))
-        if len(mine):
+        if count := len(mine):
             ours, others = (samples["true"] == samples["predicted"] for samples in (one, two))
-            parts.append((ours[mine], others[theirs], one["index"][mine], np.full(len(mine), 1 / len(mine))))
-    if not parts:
-        return None
-    columns = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return bootstrap_difference(*columns, seed=seed)
+            weights = np.full(count, 1 / count)
+            parts.append((ours[mine], others[theirs], one["index"][mine], np.full(count, order), weights))
+    return measure_difference(*map(np.concatenate, zip(*parts, strict=True))) if parts else None
 
 
 def _number_answers(index: NDArray[np.int64]) -> NDArray[np.int64]:

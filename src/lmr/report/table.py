@@ -1,38 +1,16 @@
-"""A table before it has a format: columns, lines of cells, and which cells are best."""
+"""A table before it has a format: columns, lines of cells, which cells are best; and the pivot that fills the cells."""
 
 from __future__ import annotations
 
-import enum
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import pandas as pd
 
 from lmr.report.published import PublishedTable
 from lmr.report.traits import LineKind
-
-
-class TableKind(enum.Enum):
-    """The subject of a table; the values begin the names of its files."""
-
-    ACCURACY = "accuracy"
-    PARTS = "parts"
-    GAINS = "gains"
-    MEASURES = "measures"
-    EFFICIENCY = "efficiency"
-    SEVERITIES = "severities"
-    SWEEP = "sweep"
-    VARIANTS = "imagenet-variants"
-    COMPONENTS = "ablation-components"
-    LEADERBOARD = "leaderboard"
-    LIFE = "life"
-    SKEW = "skew"
-
-
-def find_kind(name: str) -> TableKind | None:
-    """Return the kind of table whose files have such a name, None for other names."""
-    return next((kind for kind in TableKind if name == kind.value or name.startswith(f"{kind.value}-")), None)
 
 
 @dataclass(frozen=True)
@@ -53,46 +31,47 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, the digits of its numbers, and whether more is better (None: neither)."""
+    """A column: its head, the digits of its numbers, and whether more is better (None: neither).
+
+    Numbers below ``least`` are shown as that: a p-value is never 0.
+    """
 
     key: str
     head: str
     digits: int = 2
     higher: bool | None = True
+    least: float | None = None
+
+    def show(self, value: float | None, sign: bool = False) -> str:
+        """Return a number of this column as text."""
+        if self.least is not None and value is not None and value < self.least:
+            return f"< {self.least:.{self.digits}f}"
+        return show_number(value, self.digits, sign)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line: a method and its cells, the differences to the published protocol, and how it was run."""
+    """A line: a method and its cells, and the differences to the published protocol."""
 
     label: str
     cells: tuple[Cell, ...]
     differs: tuple[str, ...] = ()
-    protocol: tuple[tuple[str, str], ...] = ()
-    command: str = ""
     kind: LineKind = LineKind.OTHER
     spec: str = ""
     watched: bool = False
-
-    @property
-    def has_published(self) -> bool:
-        """True if any number has a published one to compare with."""
-        return any(cell.published is not None for cell in self.cells)
 
 
 @dataclass(frozen=True)
 class Table:
     """A table that can be written in any format."""
 
-    kind: TableKind
-    name: str  # of its files
+    name: str  # of its file
     title: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     corner: str = "method"
     published: PublishedTable | None = None  # where the published numbers are from
     notes: tuple[str, ...] = ()
-    lead: tuple[str, ...] = ()  # sentences above it
 
     @property
     def runs(self) -> set[str]:
@@ -116,31 +95,46 @@ class Table:
     def list_notes(self) -> list[str]:
         """Return the notes below it: where published numbers are from, which lines differ and how, and its own."""
         notes = [f"Published: {self.published.cite()}."] if self.published else []
-        compared = [line.differs for line in self.lines if line.has_published]
-        common = [text for text in compared[0] if all(text in o for o in compared)] if len(compared) > 1 else []
-        notes += [f"All lines differ from the paper: {'; '.join(common)}."] if common else []
+        compared = [line for line in self.lines if any(cell.published is not None for cell in line.cells)]
+        common = [text for text in compared[0].differs if all(text in o.differs for o in compared)] if compared else []
+        notes += [f"Unlike the paper, all lines: {'; '.join(common)}."] if common else []
         for line in self.lines:
             if own := [text for text in line.differs if text not in common]:
-                notes.append(f"{line.label} differs from the paper: {'; '.join(own)}.")
+                notes.append(f"Unlike the paper, {line.label}: {'; '.join(own)}.")
         return notes + list(self.notes)
 
 
-def name_apart(tables: Sequence[Table]) -> list[Table]:
+def pivot(entries: Mapping[tuple[int, str], pd.DataFrame]) -> dict[tuple[int, str], Cell]:
+    """Return the cell of every line and column that has entries: the mean over streams, then over seeds.
+
+    Entries have the columns seed, stream, value and run. Of several runs on one stream the last with a value counts.
+    A seed without a value on one of its streams is left out.
+    """
+    frames = [own.assign(line=line, column=column) for (line, column), own in entries.items()]
+    if not frames:
+        return {}
+    frame, cell = pd.concat(frames, ignore_index=True).astype({"value": float}), ["line", "column"]
+    values = frame.groupby([*cell, "seed", "stream"], sort=False)["value"].last()
+    seeds = values.groupby([*cell, "seed"], sort=False).agg(["sum", "count", "size"])
+    whole = seeds[seeds["count"] == seeds["size"]]
+    means = (whole["sum"] / whole["size"]).groupby(cell, sort=False).agg(["mean", "std", "count"])
+    runs = frame.groupby(cell, sort=False)["run"].unique()
+    found = {}
+    for key, mean, sd, count in means.itertuples(name=None):
+        spread = round(sd, 12) if count > 1 else None  # equal numbers have a spread of 0
+        found[cast("tuple[int, str]", key)] = Cell(mean, spread, count, None, tuple(runs[key]))
+    return found
+
+
+def name_apart(tables: Iterable[Table]) -> list[Table]:
     """Return the tables under names of their own: those of a second table with the same name end with -2."""
-    named: list[Table] = []
+    named: dict[str, Table] = {}
     for table in tables:
-        taken = {other.name for other in named}
-        names = (table.name, *(f"{table.name}-{number}" for number in range(2, len(tables) + 1)))
-        named.append(replace(table, name=next(name for name in names if name not in taken)))
-    return named
-
-
-def make_cell(by_seed: pd.Series[float], runs: Iterable[str] = (), published: float | None = None) -> Cell:
-    """Return a cell from one number per seed: their mean, and with several their standard deviation."""
-    if by_seed.empty:
-        return Cell(published=published)
-    sd = round(float(by_seed.std()), 12) if len(by_seed) > 1 else None  # equal numbers have a spread of 0
-    return Cell(float(by_seed.mean()), sd, len(by_seed), published, tuple(dict.fromkeys(runs)))
+        name, number = table.name, 1
+        while name in named:
+            name = f"{table.name}-{(number := number + 1)}"
+        named[name] = replace(table, name=name)
+    return list(named.values())
 
 
 def show_number(value: float | None, digits: int, sign: bool = False) -> str:
@@ -149,3 +143,8 @@ def show_number(value: float | None, digits: int, sign: bool = False) -> str:
         return "–"
     text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
     return text if float(text) else text.replace("-", "+" if sign else "")
+
+
+def fill(cells: Mapping[tuple[int, str], Cell], line: int, columns: Sequence[Column]) -> list[Cell]:
+    """Return the cells of a line in the order of the columns, empty ones where there is no number."""
+    return [cells.get((line, column.key), Cell()) for column in columns]

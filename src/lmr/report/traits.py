@@ -10,9 +10,9 @@ from typing import Any
 
 from lmr.bench.running.row import Row
 from lmr.core.card import Card, Role
-from lmr.core.method import Method, list_arguments
+from lmr.core.method import Method
 from lmr.core.registry import find_method, list_methods, split_address
-from lmr.core.spec import parse_spec
+from lmr.core.spec import list_arguments, parse_spec
 
 
 class LineKind(enum.Enum):
@@ -47,8 +47,13 @@ def stream_of(row: Row) -> StreamKind:
 
 
 def read_spec(spec: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and the arguments of a spec; the file of ``FILE.py:name(...)`` is never imported."""
-    return parse_spec(split_address(spec)[1])
+    """Return the name and the arguments of a spec; the file of ``FILE.py:name(...)`` is never imported.
+
+    Arguments that the method no longer has are left out where they changed nothing.
+    """
+    name, values = parse_spec(split_address(spec)[1])
+    former = find_card(name).former
+    return name, {key: value for key, value in values.items() if key not in former or former[key] != value}
 
 
 def find_known(name: str) -> type[Method] | None:
@@ -83,10 +88,18 @@ def kind_of(row: Row) -> LineKind:
     changes, card = find_changes(row.spec), find_card(row.method)
     if card.role is Role.BASELINE:
         return LineKind.BASELINE
+    if changes and row.selected:  # by the plan, whatever was changed
+        return LineKind.OTHER
     if changes:
         step = LineKind.OTHER if find_sweep(row) is None else LineKind.STEP
         return LineKind.PART if set(changes) <= set(card.parts) else step
     return LineKind.OURS if card.role is Role.OURS and not row.watch else LineKind.OTHER
+
+
+def is_variant(row: Row) -> bool:
+    """Return True if the method is one of this project that no paper has: tables say that it is ours."""
+    card = find_card(row.method)
+    return card.role is Role.OURS and not card.in_paper
 
 
 def find_sweep(row: Row) -> str | None:
@@ -104,8 +117,8 @@ def find_usual_batch(row: Row, preset: str) -> int | None:
 
 def is_switched(row: Row) -> bool:
     """Return True if arguments are changed, and all of them are among the cheaper switches of the method."""
-    changes = set(find_changes(row.spec))
-    return bool(changes) and changes <= {key for one in find_card(row.method).switches for key in one.values}
+    changes, card = set(find_changes(row.spec)), find_card(row.method)
+    return bool(changes) and changes <= {*card.switches, *card.former}
 
 
 def identify_parts(spec: str) -> tuple[str, tuple[str, ...]]:

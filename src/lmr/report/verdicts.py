@@ -11,15 +11,14 @@ trained parameters are, to 5 %, since implementations differ in which norms they
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lmr.report.groups import Settings
+from lmr.report.groups import Settings, choose_main
 from lmr.report.protocol import match_corruption_table
-from lmr.report.published import AVERAGE, PublishedTable, read_paper
-from lmr.report.selection import choose_main
-from lmr.report.table import Line, Table, TableKind
-from lmr.report.tables import build_accuracy, build_components, build_costs, build_variants
+from lmr.report.published import AVERAGE, PublishedTable, read_paper, read_tables
+from lmr.report.table import Line, Table
+from lmr.report.tables import COMPONENTS, build_accuracy, build_components, build_costs, build_variants, split_lengths
 from lmr.report.traits import LineKind
 
 CELL, MEAN = 1.0, 0.5  # points of accuracy
@@ -87,7 +86,7 @@ def _judge_line(name: str, line: Line, table: Table, published: PublishedTable) 
         if cell.difference is None:
             missing.append(column.key)
             continue
-        allowed = _find_tolerance(column.key, table.kind, line.kind, cell.published)
+        allowed = _find_tolerance(column.key, published.name, line.kind, cell.published)
         count += 1
         largest = max(largest, abs(cell.difference))
         if abs(cell.difference) > allowed + 1e-9:
@@ -108,30 +107,47 @@ def _is_half_judged(published: PublishedTable) -> bool:
     return any(column in NOT_JUDGED for column in published.columns)
 
 
-def _find_tolerance(column: str, table: TableKind, line: LineKind, value: float) -> float:
+def _find_tolerance(column: str, table: str, line: LineKind, value: float) -> float:
     if column == "trainable":
         return COUNT * value
     plain = line is LineKind.BASELINE
-    if column == AVERAGE or table is TableKind.COMPONENTS:  # whose cells are means over 15 corruptions
+    if column == AVERAGE or table == COMPONENTS:  # whose cells are means over 15 corruptions
         return MEAN_ZERO_SHOT if plain else MEAN
     return CELL_ZERO_SHOT if plain else CELL
 
 
 def pick_table(published: PublishedTable, settings: Settings) -> Table | None:
-    """Return the table of these runs to compare with the published one."""
-    if published.name == TableKind.VARIANTS.value:
-        return next(iter(build_variants(settings)), None)
-    if published.name == TableKind.COMPONENTS.value:
-        return next(iter(build_components(settings)), None)
+    """Return the table of these runs to compare with the published one: of several, that with most comparable lines."""
+    tables = list(_build_tables(published, settings))
+    return max(tables, key=lambda table: sum(not line.differs for line in table.lines), default=None)
+
+
+def _build_tables(published: PublishedTable, settings: Settings) -> Iterator[Table]:
+    if published.name == "imagenet-variants":
+        yield from build_variants(settings)
+    elif published.name == COMPONENTS:
+        yield from build_components(settings)
     for setting, series in settings.items():
+        groups = split_lengths(series)[0]
         if not setting.severity:
             continue
-        if published.name == TableKind.EFFICIENCY.value:
-            if setting.dataset == published.protocol["dataset"] and (table := build_costs(setting, series)):
-                return table
-        elif match_corruption_table(setting.dataset, setting.backbone, setting.prompts) == published:
-            return build_accuracy(setting, choose_main(series), published)
-    return None
+        if published.name == "efficiency":
+            if setting.dataset == published.protocol["dataset"] and (table := build_costs(setting, groups)):
+                yield table
+        elif match_corruption_table(setting.dataset, setting.backbone, setting.prompts) != published:
+            continue
+        elif table := build_accuracy(setting, choose_main(groups), published):
+            yield table
+
+
+def list_verdicts(settings: Settings) -> list[str]:
+    """Return the verdict on every published table that the runs are about, as ``format_verdict`` has it."""
+    judged = {table.name: (table, judge(pick_table(table, settings), table)) for table in read_tables().values()}
+    return [
+        format_verdict(table, judgements)
+        for table, judgements in judged.values()
+        if any(judgement.verdict is not RowVerdict.ABSENT for judgement in judgements)
+    ]
 
 
 def format_verdict(published: PublishedTable, judgements: Sequence[Judgement]) -> str:

@@ -6,24 +6,26 @@ that a slow or missing broker delays no answer. What does not fit into the queue
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import logging
+import os
 import re
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
-from lmr.core.known import UNKNOWN
-from lmr.service.engine.records import DELETED
+from lmr.core.foreign_text import hide_password
+from lmr.service.engine.records import DELETED, ESTIMATE, describe_estimate
 from lmr.service.engine.requests import StepAnswer
 from lmr.service.engine.status import StreamStatus
+from lmr.service.network import read_secret
 from lmr.version import __version__
 
 if TYPE_CHECKING:
@@ -33,15 +35,25 @@ LOGGER = logging.getLogger("lmr.service.mqtt")
 Report = Callable[[str], object]  # gets messages for people
 PROGRAM = __name__.partition(".")[0]  # the prefix of topics, and what Home Assistant shows as the origin
 MOST_WAITING, MOST_STREAMS = 1000, 10_000  # results in the queue; streams whose last state is kept for a reconnect
+MOST_TOP = 10  # classes in a message, which bounds its size: brokers refuse large ones
+PASSWORD_VARIABLE = "LMR_MQTT_PASSWORD"
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _RETRY = 1, 60  # seconds from one attempt to connect to the next, doubled each time
-_SEND_SECONDS = 5.0  # to wait until the broker has a message
+_SEND_SECONDS, _POLL_SECONDS = 5.0, 0.05  # to wait until the broker has a message; to see that the connection is lost
+_ATTEMPTS, _REFUSED_SECONDS = 3, 600.0  # to send a message; for which others of its size are not sent
 _DISCOVERY = "homeassistant/sensor/{}/{}/config"
 _SENSORS: dict[str, dict[str, str]] = {
     "label": {"icon": "mdi:tag"},
-    "confidence": {"unit_of_measurement": "%", "state_class": "measurement", "suggested_display_precision": "0"},
+    "probability": {"unit_of_measurement": "%", "state_class": "measurement", "suggested_display_precision": "0"},
     "known": {"unit_of_measurement": "%", "state_class": "measurement", "suggested_display_precision": "0"},
+    "estimated_accuracy": {
+        "unit_of_measurement": "%",
+        "state_class": "measurement",
+        "suggested_display_precision": "0",
+        "icon": "mdi:target",
+    },
     "health": {"icon": "mdi:heart-pulse", "entity_category": "diagnostic"},
+    "camera": {"icon": "mdi:cctv", "entity_category": "diagnostic"},
 }
 
 
@@ -57,8 +69,12 @@ class MqttAddress:
     prefix: str = ""  # of the topics
 
     @classmethod
-    def read(cls, text: str) -> MqttAddress:
-        """Read an address; LmrError for what is none."""
+    def read(cls, text: str, password_file: str | os.PathLike[str] | None = None) -> MqttAddress:
+        """Read an address; LmrError for what is none.
+
+        The password comes from a file, from the address, which other users of the machine can see, or from the
+        environment variable LMR_MQTT_PASSWORD.
+        """
         try:
             parts: SplitResult = urlsplit(text)
             port = parts.port
@@ -66,9 +82,17 @@ class MqttAddress:
             parts, port = SplitResult("", "", "", "", ""), None
         prefix = parts.path.strip("/")
         if parts.scheme not in _PORTS or not parts.hostname or "+" in prefix or re.search(r"[#?\0]", text):
-            shown = text.rpartition("@")[2]  # without a password
+            shown = hide_password(text)
             raise LmrError(f"Expected a broker as mqtt://host, mqtts://user:password@host:port/prefix; got {shown!r}.")
         user, password = (None if part is None else unquote(part) for part in (parts.username, parts.password))
+        if password_file is not None and password is not None:
+            raise LmrError("The password of the broker is given twice: leave it out of --mqtt, or omit the file.")
+        if password_file is not None:
+            password = read_secret(password_file, "password")
+        elif user is not None and password is None:
+            password = os.environ.get(PASSWORD_VARIABLE)
+        if password is not None and user is None:
+            raise LmrError("Give the user of the MQTT broker with its password, as mqtt://user@host.")
         return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "mqtts", user, password, prefix)
 
     def __str__(self) -> str:
@@ -112,6 +136,19 @@ class MqttAddress:
         return client
 
 
+class _Lost(Exception):
+    """The connection was lost, or closed by the broker, before it had a message."""
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """The last message on a topic that was lost: how often one after the other, its bytes, and when."""
+
+    times: int = 0
+    size: int = 0
+    time: float = 0.0
+
+
 class MqttPublisher:
     """Publishes results of an engine to a broker: ``engine.listen_results(publisher.add)``.
 
@@ -125,26 +162,34 @@ class MqttPublisher:
         self._available = f"{self._prefix}/available"
         self._changed = threading.Condition()
         self._waiting: deque[StepAnswer | StreamStatus] = deque(maxlen=MOST_WAITING)
+        self._deleted: dict[str, None] = {}  # streams whose retained messages must be removed
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()  # the last of each stream
         self._announced: set[str] = set()  # streams that Home Assistant was told of since the last connect
+        self._losses: dict[str, _Loss] = {}  # of the last messages, by topic
         self._renew = self._ended = False
-        self.dropped = 0  # results that were not published
-        self._client = address.make_client("lmr serve --mqtt", LOGGER.warning, self._note_connect)
-        self._client.will_set(self._available, "offline", qos=1, retain=True)
-        self._client.max_queued_messages_set(MOST_WAITING)
+        self.dropped = 0  # messages that were not published
+        self._client = self._make_client()
         self._thread = threading.Thread(target=self._run, name="lmr-mqtt", daemon=True)
 
     def start(self) -> None:
         """Connect and publish, in threads of their own."""
-        self._client.connect_async(self.address.host, self.address.port)
-        self._client.loop_start()
+        self._connect()
         self._thread.start()
 
     def add(self, result: StepAnswer | StreamStatus) -> None:
         """Queue a result for publishing; never waits."""
         with self._changed:
-            self.dropped += len(self._waiting) == MOST_WAITING
-            self._waiting.append(result)
+            if isinstance(result, StreamStatus) and result.health == DELETED:
+                earlier = [one for one in self._waiting if one.stream != result.stream]
+                self._waiting.clear()
+                self._waiting.extend(earlier)
+                self._deleted[result.stream] = None
+                if len(self._deleted) > MOST_STREAMS:
+                    del self._deleted[next(iter(self._deleted))]
+                    self.dropped += 1
+            else:
+                self.dropped += len(self._waiting) == MOST_WAITING
+                self._waiting.append(result)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -153,28 +198,64 @@ class MqttPublisher:
             self._ended = True
             self._changed.notify_all()
         self._thread.join(2 * _SEND_SECONDS)
-        self._client.disconnect()
-        self._client.loop_stop()
+        self._disconnect()
+
+    def _make_client(self) -> Client:
+        client = self.address.make_client("lmr serve --mqtt", LOGGER.warning, self._note_connect)
+        client.will_set(self._available, "offline", qos=1, retain=True)
+        return client
+
+    def _connect(self) -> None:
+        self._client.connect_async(self.address.host, self.address.port)
+        self._client.loop_start()
+
+    def _disconnect(self) -> None:
+        client = self._client
+        client.disconnect()
+        client.loop_stop()
+        # Without a cycle, its last reference closes its sockets.
+        client.on_connect = client.on_connect_fail = client.on_disconnect = None
+
+    def _replace_client(self) -> None:
+        """Connect anew with a client that does not send the lost message before any other, as this one would."""
+        self._disconnect()
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended, _RETRY[0])
+            if self._ended:
+                return
+        self._client = self._make_client()
+        self._connect()
+
+    def _has_work(self) -> bool:
+        return bool(self._renew or self._deleted or self._waiting)
 
     def _run(self) -> None:
-        end, is_connected = float("inf"), self._client.is_connected
+        end = float("inf")
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._ended or (is_connected() and (self._renew or self._waiting)))
+                self._changed.wait_for(lambda: self._ended or (self._client.is_connected() and self._has_work()))
                 end = min(end, time.monotonic() + _SEND_SECONDS) if self._ended else end
-                if self._ended and (not is_connected() or not self._waiting or time.monotonic() > end):
+                if self._ended and not (self._client.is_connected() and self._has_work() and time.monotonic() < end):
                     break
-                renew, self._renew = self._renew, False
-                result = None if renew else self._waiting.popleft()
+                deleted, result = next(iter(self._deleted), None), None
+                if deleted is None and not self._renew:
+                    result = self._waiting.popleft()
+                elif deleted is None:
+                    self._renew = False
             try:
-                if result is None:
-                    self._publish_all()
-                else:
+                if deleted is not None:
+                    self._remove(deleted)
+                elif result is not None:
                     self._publish(result)
+                else:
+                    self._publish_all()
+            except _Lost:
+                self._replace_client()  # which publishes all that is retained
             except Exception:  # one bad result must not end the others
                 LOGGER.exception("A message could not be published")
-        if is_connected():
-            self._send(self._available, "offline")
+        with contextlib.suppress(_Lost):
+            if self._client.is_connected():
+                self._send(self._available, "offline")
 
     def _publish_all(self) -> None:
         """Publish all that is retained again, as a broker that was restarted may have lost it."""
@@ -191,39 +272,50 @@ class MqttPublisher:
                 return
         elif stream not in self._states:
             return  # a stream that has not answered since the start
-        elif result.health == DELETED:
-            del self._states[stream]
-            self._announced.discard(stream)
-            for topic in (self._name_topic(stream), *(_DISCOVERY.format(_slug(stream), key) for key in _SENSORS)):
-                self._send(topic, "")  # removes what is retained
-            return
         else:
-            state = self._states[stream] | {"health": result.health}
+            state = {key: value for key, value in self._states[stream].items() if key not in ESTIMATE}
+            state |= {"health": result.health, "camera": result.camera} | describe_estimate(result)
         self._states[stream] = state
         self._states.move_to_end(stream)
         while len(self._states) > MOST_STREAMS:
             self._announced.discard(self._states.popitem(last=False)[0])
         self._publish_state(stream)
 
+    def _remove(self, stream: str) -> None:
+        """Remove what the broker retains of a stream, also of one that has not answered since the start."""
+        self._states.pop(stream, None)
+        self._announced.discard(stream)
+        for topic in (self._name_topic(stream), *(self._name_discovery(stream, key) for key in _SENSORS)):
+            self._send(topic, "")
+        with self._changed:
+            self._deleted.pop(stream, None)
+
     def _publish_state(self, stream: str) -> None:
         if stream not in self._announced:
             for key in _SENSORS:
-                self._send(_DISCOVERY.format(_slug(stream), key), json.dumps(self._describe_sensor(stream, key)))
+                self._send(self._name_discovery(stream, key), json.dumps(self._describe_sensor(stream, key)))
             self._announced.add(stream)
         self._send(self._name_topic(stream), json.dumps(self._states[stream], ensure_ascii=False, allow_nan=False))
 
     def _name_topic(self, stream: str) -> str:
         return f"{self._prefix}/{stream}/state"
 
+    def _name_device(self, stream: str) -> str:
+        """Return a name unlike that of any other stream, also of a service with another prefix."""
+        return f"{_escape(self._prefix)}_-{_escape(stream)}"
+
+    def _name_discovery(self, stream: str, key: str) -> str:
+        return _DISCOVERY.format(self._name_device(stream), key)
+
     def _describe_sensor(self, stream: str, key: str) -> dict[str, Any]:
         """Return the discovery message of one sensor, as in Home Assistant's documentation of MQTT sensors."""
-        topic, name = self._name_topic(stream), f"{self._prefix}_{_slug(stream)}"
+        topic, name = self._name_topic(stream), self._name_device(stream)
         percent = f"{{{{ (100 * value_json.{key}) | round(1) if value_json.{key} is number else none }}}}"
         return {
-            "name": key.capitalize(),
+            "name": key.replace("_", " ").capitalize(),
             "unique_id": f"{name}_{key}",
             "state_topic": topic,
-            "value_template": percent if key in ("confidence", "known") else f"{{{{ value_json.{key} }}}}",
+            "value_template": percent if "unit_of_measurement" in _SENSORS[key] else f"{{{{ value_json.{key} }}}}",
             "availability_topic": self._available,
             "device": {"identifiers": [name], "name": stream, "manufacturer": PROGRAM, "model": self._model},
             "origin": {"name": PROGRAM, "sw_version": __version__},
@@ -232,13 +324,27 @@ class MqttPublisher:
         }
 
     def _send(self, topic: str, payload: str) -> None:
-        """Publish a retained message and wait until the broker has it; paho sends it again after a reconnect."""
-        try:
-            self._client.publish(topic, payload, qos=1, retain=True).wait_for_publish(_SEND_SECONDS)
-        except RuntimeError:
-            pass  # the connection was lost
-        except ValueError:  # the queue of paho is full
+        """Publish a retained message and wait until the broker has it; _Lost if the connection was lost.
+
+        A broker closes the connection if it does not take a message, for example one that is too large. So a message
+        that was lost three times is dropped. For a while, others of about its size are not sent to its topic.
+        """
+        size, loss = len(payload.encode()), self._losses.get(topic, _Loss())
+        if loss.times == _ATTEMPTS and size > loss.size / 2 and time.monotonic() < loss.time + _REFUSED_SECONDS:
             self.dropped += 1
+            return
+        message, end = self._client.publish(topic, payload, qos=1, retain=True), time.monotonic() + _SEND_SECONDS
+        with contextlib.suppress(RuntimeError, ValueError):  # not connected
+            while self._client.is_connected() and time.monotonic() < end:
+                message.wait_for_publish(_POLL_SECONDS)
+                if message.is_published():
+                    self._losses.pop(topic, None)
+                    return
+        times = loss.times % _ATTEMPTS + 1
+        self._losses[topic] = _Loss(times, size, time.monotonic())
+        if times == _ATTEMPTS:
+            LOGGER.warning("the MQTT broker took no message of %d bytes on %r; it is dropped", size, topic)
+        raise _Lost
 
     def _note_connect(self, client: Client) -> None:
         LOGGER.info("mqtt connected", extra={"fields": {"broker": str(self.address), "dropped": self.dropped}})
@@ -252,20 +358,20 @@ def _describe(answer: StepAnswer) -> dict[str, Any] | None:
     read = [one for one in answer.answers if one.error is None]
     if not read:
         return None
-    last = read[-1]
-    return {
-        "label": UNKNOWN if last.label is None else last.label,
-        "confidence": last.probability,
-        "known": last.known,
-        "frozen": last.frozen,
-        "health": answer.adaptation.get("health"),
-        "labels": [UNKNOWN if one.label is None else one.label for one in read],  # of all images of the request
-        "seq": answer.seq,
-        "time": time.time(),
-    }
+    shown = replace(read[-1], top=read[-1].top[:MOST_TOP], frozen_top=read[-1].frozen_top[:MOST_TOP])
+    return (
+        shown.format()
+        | {
+            "label": read[-1].text,
+            "labels": [one.text for one in read],  # of all images of the request
+            "health": answer.adaptation.get("health"),
+            "seq": answer.seq,
+            "time": time.time(),
+        }
+        | {name: answer.adaptation[name] for name in (*ESTIMATE, "camera") if name in answer.adaptation}
+    )
 
 
-def _slug(stream: str) -> str:
-    """Return the name of a stream with the characters that Home Assistant allows in a topic, unlike any other's."""
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", stream)
-    return plain if plain == stream else f"{plain}_{hashlib.sha256(stream.encode()).hexdigest()[:6]}"
+def _escape(name: str) -> str:
+    """Return a name with the characters that Home Assistant allows in a topic, unlike that of any other name."""
+    return re.sub(r"[^A-Za-z0-9-]", lambda found: "__" if found[0] == "_" else f"_{ord(found[0]):x}-", name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
-from pathlib import Path
 
 from lmr.core.errors import LmrError
+from lmr.core.files import read_text
 
 
 def is_loopback(host: str) -> bool:
@@ -29,10 +29,15 @@ def find_free_port(host: str = "127.0.0.1") -> int:
 
 def read_token_file(path: str | os.PathLike[str]) -> str:
     """Return the token in a file, without the white space around it; LmrError if there is none."""
+    return read_secret(path, "token")
+
+
+def read_secret(path: str | os.PathLike[str], name: str) -> str:
+    """Return the token or password in a file, without the white space around it; LmrError if there is none."""
     try:
-        token = Path(path).read_text("utf-8").strip()
+        secret = read_text(path).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise LmrError(f"Cannot read the token in {os.fspath(path)!r}: {error}.") from error
-    if not token:
-        raise LmrError(f"The token file {os.fspath(path)!r} is empty; write one with: openssl rand -hex 32")
-    return token
+        raise LmrError(f"Cannot read the {name} in {os.fspath(path)!r}: {error}.") from error
+    if not secret:
+        raise LmrError(f"The {name} file {os.fspath(path)!r} is empty; write one with: openssl rand -hex 32")
+    return secret

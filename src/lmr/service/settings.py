@@ -11,51 +11,39 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import convert, find_hints
 
 Durability = Literal["answer", "interval"]
-Overload = Literal["shed", "answer"]
-StoreFailure = Literal["auto", "answer", "refuse"]
-Creation = Literal["auto", "never"]
 StepMode = Literal["adapt", "answer"]
 
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """Limits and choices of the service; the text at a field is the help of the option of the same name.
-
-    ``step`` 0 stands for "request": the images of a request are one step. With N, every N images of a stream are.
-    """
+    """Limits and choices of the service; the text at a field is the help of the option of the same name."""
 
     resident: int = 256
     """streams whose states are in memory; the others are in --store and come back when they are used"""
     max_streams: int = 100_000
     """streams that may exist; the first request of a further one is refused, and deleting a stream makes room"""
-    max_batch: int = 64  # images of different streams that are computed together
-    max_step_ms: float = 1000.0  # longest time of a batch; fewer images are put together where the model is slow
-    max_wait_ms: float = 5.0
-    """longest time that a request waits for others while nothing is computed; it does not wait if every stream that
-    was active in the last second is there"""
-    queue_images: int = 256  # images that may wait; further requests are told to come back later, with 429
-    queue_per_stream: int = 8  # requests of one stream that may wait
-    timeout_ms: float = 30_000.0
-    """a request that waited longer is refused and adapts nothing; X-Timeout-Ms of a request may be shorter"""
-    max_body: int = 10_000_000
-    max_images: int = 32  # images in a request
-    max_pixels: int = 25_000_000
-    """pixels of an image; a larger one is refused by its header, before it is unpacked"""
-    step: int = 0
     durability: Durability = "answer"
     """answer: an answer is sent after its state is on the disk; interval: at once, and states are written every
     --interval-s seconds, so that a crash, or with PostgreSQL a move to another replica, loses that much adaptation"""
     interval_s: float = 1.0
     """seconds between two writes with --durability interval: what a crash may lose"""
-    overload: Overload = "shed"  # when the queue is full: shed refuses, answer serves without adapting
-    on_store_failure: StoreFailure = "auto"
-    """while the store cannot be used: answer without adapting, or refuse with 503 what would adapt; auto answers with
-    SQLite, and refuses with PostgreSQL, where another replica may have served the stream meanwhile"""
-    create: Creation = "auto"
-    """auto: a stream begins with its first request; never: streams that do not exist are refused"""
-    drain_s: float = 30.0  # seconds to finish the queue after SIGTERM or Ctrl-C
-    keys_per_stream: int = 64  # answers that are kept for retries
+    max_batch: int = 64  # images of different streams that are computed together
+    max_body: int = 10_000_000  # bytes of the body of a request
+    max_pixels: int = 25_000_000
+    """pixels of an image; a larger one is refused by its header, before it is unpacked"""
     show_frames: bool = False  # keep small copies of the last frames in memory and show them on the page
+
+    # These have no option.
+    max_images: int = 32  # in a request
+    max_step_ms: float = 1000.0  # longest time of a batch; fewer images are put together where the model is slow
+    # The longest time that a request waits for others while nothing is computed. It does not wait if every stream that
+    # was active in the last second is there.
+    max_wait_ms: float = 5.0
+    queue_images: int = 256  # images that may wait; further requests are told to come back later, with 429
+    queue_per_stream: int = 8  # requests of one stream that may wait
+    timeout_ms: float = 30_000.0  # a request that waited longer is refused; its X-Timeout-Ms may be shorter
+    drain_s: float = 30.0  # to finish the queue after SIGTERM or Ctrl-C
+    keys_per_stream: int = 64  # answers that are kept for retries
 
     def __post_init__(self) -> None:
         hints = find_hints(type(self))
@@ -71,7 +59,7 @@ class ServiceSettings:
             )
 
 
-_MAY_BE_ZERO = ("max_wait_ms", "step", "interval_s", "drain_s", "keys_per_stream", "show_frames")
+_MAY_BE_ZERO = ("max_wait_ms", "interval_s", "drain_s", "keys_per_stream", "show_frames")
 
 
 @dataclass(frozen=True)
@@ -95,20 +83,3 @@ class CameraOptions:
             raise LmrError(f"Expected every ≥ 1 and batch ≥ 1, got every={self.every}, batch={self.batch}.")
         if not (self.fps is None or 0 < self.fps < math.inf) or not (self.idle is None or self.idle >= 0):
             raise LmrError(f"Expected a positive fps and idle ≥ 0, got fps={self.fps}, idle={self.idle}.")
-
-
-@dataclass(frozen=True)
-class FrigateOptions:
-    """Options of a bridge to Frigate; the text at a field is the help of the option of the same name."""
-
-    mqtt: str  # the broker of Frigate
-    frigate: str  # the address of Frigate
-    to: str = "http://127.0.0.1:8080"  # the service
-    objects: str | None = None  # classify objects of these labels of Frigate only (default: all)
-    least: float = 0.0  # write sub-labels of at least this probability
-    token_file: str | None = None  # a file with the token of the service
-    patience: float = 60.0  # leave out an object when the service took no request for S seconds
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.least <= 1:
-            raise LmrError(f"Expected a least probability from 0 to 1, got {self.least}.")

@@ -13,17 +13,16 @@ class Level(enum.StrEnum):
     """The health level of a stream."""
 
     OK = "ok"
-    WATCH = "watch"  # suspected: every image is compared
+    SUSPECTED = "suspected"  # every image is compared
     ALARM = "alarm"  # confirmed, in a watch that only reports
     ROLLED_BACK = "rolled back"  # rests: answers from a snapshot, without adapting, for a while
     RESET = "reset"  # rests: answers from the start, without adapting, for a while
-    QUARANTINED = "quarantined"  # answers as zero-shot until an operator resumes it
-    PAUSED = "paused"  # by an operator: answers with the present state until resumed
+    PAUSED = "paused"  # by an operator, or after too many rollbacks: answers without adapting until resumed
 
     @property
     def adapts(self) -> bool:
         """True if a stream at this level adapts."""
-        return self in (Level.OK, Level.WATCH, Level.ALARM)
+        return self in (Level.OK, Level.SUSPECTED, Level.ALARM)
 
     @property
     def rests(self) -> bool:
@@ -66,11 +65,11 @@ def advance(
     step = now.step + 1
     recent = tuple(past for past in now.rollbacks if step - past < rules.window)
     new = replace(now, step=step, quiet=0 if alarms else now.quiet + 1, seen=now.seen + compared, rollbacks=recent)
-    if new.level in (Level.QUARANTINED, Level.PAUSED):
+    if new.level is Level.PAUSED:
         return new, Action.NONE
     if new.level is Level.OK:
         if alarms:
-            return enter(new, Level.WATCH), Action.NONE
+            return enter(new, Level.SUSPECTED), Action.NONE
         return new, Action.SNAPSHOT if new.quiet % rules.quiet == 0 else Action.NONE
     if alarms and (act or not new.level.rests) and new.seen >= _count_confirming(alarms, rules):
         if act:
@@ -78,7 +77,7 @@ def advance(
         return (new if new.level is Level.ALARM else enter(new, Level.ALARM)), Action.NONE
     if new.level.rests:
         new = replace(new, rest=new.rest - 1)
-        return (new if new.rest else enter(new, Level.WATCH)), Action.NONE
+        return (new if new.rest else enter(new, Level.SUSPECTED)), Action.NONE
     return (enter(new, Level.OK) if new.quiet >= rules.quiet else new), Action.NONE
 
 
@@ -91,19 +90,19 @@ def _count_confirming(alarms: tuple[str, ...], rules: Thresholds) -> int:
 
 def enter(now: Health, level: Level, rest: int = 0) -> Health:
     """Return the health of a stream that has just reached a level."""
-    since = now.step if level is Level.WATCH else now.since
+    since = now.step if level is Level.SUSPECTED else now.since
     return replace(now, level=level, since=since, quiet=0, seen=0, rest=rest)
 
 
 def _respond(now: Health, snapshot: bool, rules: Thresholds) -> tuple[Health, Action]:
-    """Respond to a confirmed alarm: roll back, reset, or quarantine.
+    """Respond to a confirmed alarm: roll back, reset, or reset and pause.
 
-    The last rollback that the window allows is a reset, and one more a quarantine. A stream that rests on a snapshot is
-    reset, because the same snapshot would not help it.
+    The last rollback that the window allows is a reset; one more resets the stream and pauses it, because adapting has
+    failed too often. A stream that rests on a snapshot is reset, because the same snapshot would not help it.
     """
     past = len(now.rollbacks)
     if past >= rules.rollbacks:
-        return enter(now, Level.QUARANTINED), Action.RESET
+        return enter(now, Level.PAUSED), Action.RESET
     roll_back = snapshot and not now.level.rests and past + 1 < rules.rollbacks
     now = replace(now, rollbacks=(*now.rollbacks, now.step))
     if roll_back:

@@ -30,7 +30,7 @@ class Thresholds:
     not_finite: int = 3  # steps in a row whose answers are not finite
     concentration: float = 0.7  # effective number of predicted classes: adapted over frozen, below this ...
     top_share: float = 0.15  # ... while the adapted model's most predicted class has this much more than the frozen's
-    spread: float = 0.9  # entropy and canaries count only while the concentration is below this
+    spread: float = 0.9  # entropy counts only while the concentration is below this
     entropy: float = 0.1  # nats at 1,000 classes, scaled with ln C: the adapted mean below this ...
     entropy_ratio: float = 3.0  # ... while the frozen mean is above this many times it
     doubt: float = 1.01  # mean entropy: adapted over frozen, above this ...
@@ -38,15 +38,13 @@ class Thresholds:
     doubt_agreement: float = 0.85  # ... and the share of its sure answers that the adapted model gives, above this
     doubt_least: int = 32  # compared images before doubt is judged: one in four of the first 128
     doubt_confirm: int = 192  # images compared under suspicion before doubt is acted on
-    canary_agreement: float = 0.8  # agreement with the frozen model on the canaries, below this, ...
-    canary_fall: float = 0.02  # or the mean of the last five points this far below the mean of the five before
     drift: float = 0.25  # distance of the norms from their start, relative to its length, above this in 1,000 steps
     memory: int = 64  # compared images over which the averages forget
     least: int = 28  # compared images before averages are judged: one in four of the first 112
     confirm: int = 256  # images compared under suspicion before an action: four times the memory
     quiet: int = 64  # steps without alarm that end a suspicion, and that precede a snapshot
     rest: int = 64  # steps answered without adapting after a rollback
-    rollbacks: int = 3  # in ``window`` steps; the next one is a quarantine
+    rollbacks: int = 3  # in ``window`` steps; the next one resets and pauses the stream
     window: int = 1000
 
     def __post_init__(self) -> None:
@@ -64,8 +62,7 @@ class WatchSettings:
     """The settings of ``Watched``.
 
     In the mode "report" the watch reports and never changes a state, not even with ``reset_every``. ``reset_every``
-    with ``signals=False`` is the simplest guard. Canaries are images of a stream that are kept to check it with,
-    snapshots are states to return to.
+    with ``signals=False`` is the simplest guard. Snapshots are states to return to.
 
     Examples:
         >>> import lmr
@@ -78,8 +75,6 @@ class WatchSettings:
     # and four times as many of the first 512 images
     signals: bool = True  # False: nothing is compared
     reset_every: int = 0  # steps of a stream that is not paused after which it is reset; 0: never
-    canaries: int = 32  # of each stream, at most
-    canary_mb: float = 256.0  # megabytes of the canaries of all streams together, at most
     snapshots: int = 4  # of each stream, at most
     snapshot_mb: float = 256.0  # megabytes of the snapshots of each stream, at most
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -88,7 +83,7 @@ class WatchSettings:
         if not isinstance(self.thresholds, Thresholds):
             raise LmrError(f"Expected lmr.Thresholds(...) for the thresholds of a watch, got {self.thresholds!r}.")
         _convert_fields(self)
-        for key in ("every", "reset_every", "canaries", "canary_mb", "snapshots", "snapshot_mb"):
+        for key in ("every", "reset_every", "snapshots", "snapshot_mb"):
             value, low = getattr(self, key), 1 if key == "every" else 0
             if value is not None and not low <= value < math.inf:
                 raise LmrError(f"Expected {key!r} of a watch of at least {low}, got {value!r}.")

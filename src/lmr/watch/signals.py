@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,9 +12,7 @@ from torch import Tensor
 
 from lmr.watch.settings import Thresholds
 
-POINTS = 5  # of the canaries' history, in each of the two means that are compared
 FREE_STEPS = 1000  # in which the limit of the drift does not grow
-IGNORED_FALL = 2  # canaries: a fall of two or fewer is no alarm
 FEW_CLASSES = 4.75  # effective number of classes in sure answers to a stream that some classes dominate, at most
 SLOW = 2  # times the memory, over which sure answers are averaged: there are fewer of them
 
@@ -27,7 +24,6 @@ class Alarm(enum.StrEnum):
     CONCENTRATION = "concentration"
     ENTROPY = "entropy"
     DOUBT = "doubt"
-    CANARIES = "canaries"
     DRIFT = "drift"
 
 
@@ -73,8 +69,6 @@ class Signals:
     top_share: float | None  # share of the most predicted class, adapted minus frozen
     entropy: float | None
     frozen_entropy: float | None
-    canaries: float | None  # agreement at the last check
-    canary_fall: float | None  # mean of five earlier points, minus the mean of the last five
     drift: float | None
     agreement: float | None  # on the stream; shown, never an alarm: under heavy drift the frozen model is wrong
     steps: int = 0  # since the start of the state
@@ -111,60 +105,26 @@ def effective_number(weights: Tensor) -> float:
     return math.exp(float(torch.special.entr(shares).sum()))
 
 
-def measure(
-    tally: Tally,
-    not_finite: int,
-    canaries: Sequence[float],
-    drift: float | None,
-    earlier: float | None = None,
-    steps: int = 0,
-) -> Signals:
-    """Return the signals of a stream from its tally, its canaries' history and its drift after ``steps`` steps.
-
-    The last points of the history are compared with those before them, or with ``earlier`` while the history is short.
-    """
+def measure(tally: Tally, not_finite: int, drift: float | None, steps: int = 0) -> Signals:
+    """Return the signals of a stream from its tally and its drift after ``steps`` steps."""
     concentration, top_share, entropy, frozen_entropy, agreement, *of_sure = tally.averages
-    fall = None
-    before = average_earlier(canaries, earlier)
-    if canaries and before is not None:
-        last = canaries[-POINTS:]
-        fall = before - sum(last) / len(last)
+    drift = drift if drift is not None and math.isfinite(drift) else None
     return Signals(
-        tally.compared,
-        not_finite,
-        concentration,
-        top_share,
-        entropy,
-        frozen_entropy,
-        canaries[-1] if canaries else None,
-        fall,
-        drift if drift is not None and math.isfinite(drift) else None,
-        agreement,
-        steps,
-        *of_sure,
+        tally.compared, not_finite, concentration, top_share, entropy, frozen_entropy, drift, agreement, steps, *of_sure
     )
 
 
-def average_earlier(history: Sequence[float], earlier: float | None) -> float | None:
-    """Return the mean of the points before the last ones, or ``earlier`` if there are too few."""
-    if len(history) < 2 * POINTS:
-        return earlier
-    return sum(history[-2 * POINTS : -POINTS]) / POINTS
+def find_alarms(signals: Signals, limits: Thresholds, classes: int) -> tuple[Alarm, ...]:
+    """Return the names of the signals that are alarms, for this number of classes.
 
-
-def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: int) -> tuple[Alarm, ...]:
-    """Return the names of the signals that are alarms, for this number of classes and of canaries.
-
-    A model that improves over thousands of steps becomes confident, and disagrees with the frozen model on images where
-    that is confident and wrong. But it spreads its answers over more classes. So entropy and canaries are alarms only
-    while the answers are narrower than the frozen model's. Its distance from the start grows, too, at most as that of a
-    random walk, the root of the steps, and so does the limit.
+    A model that improves over thousands of steps becomes confident. But it spreads its answers over more classes. So
+    entropy is an alarm only while the answers are narrower than the frozen model's. Its distance from the start grows,
+    too, at most as that of a random walk, the root of the steps, and so does the limit.
     Where one class really dominates, a method that expects all classes equally often moves answers away from it, and
     they become less sure than the frozen model's. The same is seen where adapting helps, under heavy noise that makes
     the frozen model prefer a class. But there the frozen model is seldom sure, or its sure answers show many classes,
     or the adapted model gives many of them up. So doubt is an alarm only while it is often sure, of few classes, and
     the adapted model mostly agrees with these answers and is not narrower.
-    One canary of 32 is more than a fine threshold of their fall, and single labels do change in a healthy stream.
     """
     found = [Alarm.NOT_FINITE] if signals.not_finite >= limits.not_finite else []
     if signals.compared >= limits.least:
@@ -174,10 +134,6 @@ def find_alarms(signals: Signals, limits: Thresholds, classes: int, canaries: in
         low = limits.entropy * math.log(classes) / math.log(1000)
         if narrower and _below(signals.entropy, low) and _above(signals.frozen_entropy, limits.entropy_ratio * low):
             found.append(Alarm.ENTROPY)
-        least = IGNORED_FALL / max(canaries, 1) + 1e-9  # the fall is a difference of rounded means
-        fallen = _above(signals.canary_fall, max(limits.canary_fall, least))
-        if narrower and (fallen or _below(signals.canaries, limits.canary_agreement)):
-            found.append(Alarm.CANARIES)
     if signals.compared >= limits.doubt_least and not _below(signals.concentration, limits.spread):
         few = _below(signals.sure_classes, min(FEW_CLASSES, classes / 2))
         sure = few and _above(signals.sureness, limits.doubt_sureness)

@@ -9,7 +9,6 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from lmr.watch.canaries import Canaries, begin_suspicion
 from lmr.watch.health import Action, Health, Level
 from lmr.watch.signals import Alarm, Signals, Tally, measure
 
@@ -44,26 +43,15 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Undo:
-    """The record that undoes the last action: the health before it, the state of the method and its snapshots."""
-
-    health: Health
-    tensors: dict[str, Tensor]
-    snapshots: tuple[Snapshot, ...]
-
-
-@dataclass(frozen=True)
 class StreamWatch:
     """The watch of one stream: a value that never changes."""
 
     tally: Tally
     health: Health = field(default_factory=Health)
-    canaries: Canaries = field(default_factory=Canaries)
     images: int = 0  # of the stream, so far
     not_finite: int = 0  # steps in a row
     drift: float | None = None
     snapshots: tuple[Snapshot, ...] = ()  # oldest first
-    undo: Undo | None = None
     events: tuple[HealthEvent, ...] = ()  # the last ones
     counts: Mapping[str, int] = field(default_factory=dict)  # level -> changes to it by the watch, not by an operator
     first: int | None = None  # the step of the first of these changes
@@ -71,18 +59,7 @@ class StreamWatch:
     @property
     def signals(self) -> Signals:
         """The present signals."""
-        kept, steps = self.canaries, self.health.step - self.health.born
-        return measure(self.tally, self.not_finite, kept.history, self.drift, kept.earlier, steps)
-
-    @property
-    def all_snapshots(self) -> dict[int, Snapshot]:
-        """The present snapshots and those that an undo brings back, by their steps."""
-        return {one.step: one for one in (*self.snapshots, *(self.undo.snapshots if self.undo else ()))}
-
-    @property
-    def states(self) -> list[dict[str, Tensor]]:
-        """The states of the method that are kept: snapshots, and the state that an undo brings back."""
-        return [one.tensors for one in self.all_snapshots.values()] + ([self.undo.tensors] if self.undo else [])
+        return measure(self.tally, self.not_finite, self.drift, self.health.step - self.health.born)
 
     def record(
         self,
@@ -94,31 +71,24 @@ class StreamWatch:
         operator: bool,
     ) -> Self:
         """Return the watch with a new health, and with the event that this is."""
-        old = self.health.level
-        event = HealthEvent(stream, health.step, old, health.level, action, alarms, self.signals, operator)
-        suspected = health.level is Level.WATCH and not old.rests  # after a rest the history is fresh already
-        canaries = begin_suspicion(self.canaries) if suspected else self.canaries
+        event = HealthEvent(
+            stream, health.step, self.health.level, health.level, action, alarms, self.signals, operator
+        )
         counts, first = self.counts, self.first
         if not operator:
             counts = {**counts, str(event.after): counts.get(str(event.after), 0) + 1}
             first = event.step if first is None else first
         events = (*self.events, event)[-EVENTS:]
-        return replace(self, health=health, canaries=canaries, events=events, counts=counts, first=first)
+        return replace(self, health=health, events=events, counts=counts, first=first)
 
     def restart_signals(self) -> Self:
-        """Return the watch without what was measured on another state; the canaries themselves stay."""
-        canaries = replace(self.canaries, history=(), steps=0, passed=0, earlier=None)
-        return replace(
-            self, tally=Tally.begin(self.tally.classes.shape[1]), canaries=canaries, not_finite=0, drift=None
-        )
+        """Return the watch without what was measured on another state."""
+        return replace(self, tally=Tally.begin(self.tally.classes.shape[1]), not_finite=0, drift=None)
 
     def move(self, convert: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Self:
-        """Return the watch with its kept states mapped by ``convert``."""
-        undo = self.undo
-        moved = {step: replace(one, tensors=convert(one.tensors)) for step, one in self.all_snapshots.items()}
-        if undo is not None:
-            undo = Undo(undo.health, convert(undo.tensors), tuple(moved[one.step] for one in undo.snapshots))
-        return replace(self, snapshots=tuple(moved[one.step] for one in self.snapshots), undo=undo)
+        """Return the watch with its snapshots mapped by ``convert``."""
+        moved = (replace(snapshot, tensors=convert(snapshot.tensors)) for snapshot in self.snapshots)
+        return replace(self, snapshots=tuple(moved))
 
 
 # Snapshots.

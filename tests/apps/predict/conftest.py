@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmr.core import registry
-
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
@@ -20,12 +18,6 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="module")
 def small(tiny_models: None) -> None:
     """Runs are many and their answers do not matter."""
-
-
-@pytest.fixture(autouse=True)
-def advised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if LMR's advice on its values, which a process prints once, had been printed: whichever test comes first."""
-    monkeypatch.setattr(registry, "_ADVISED", {"lmr"})
 
 
 @pytest.fixture

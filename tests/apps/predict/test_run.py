@@ -9,8 +9,6 @@ import os
 import re
 import shutil
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,19 +23,17 @@ from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ImageAnswer, print_answers
 from lmr.apps.predict.run import predict_images as predict_default
 from lmr.cli import main
+from lmr.core.answer import Answer
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
 from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
-from lmr.data.pocket_world import draw
 from lmr.images import sources as places_file
-from lmr.images.ahead import THREAD_NAME
 from lmr.images.files import open_image
 from predict_runs import (
-    CLASS_NAMES,
-    DRAWINGS,
     LABELS,
     TEXT,
+    USUAL,
     Crash,
     crash_at,
     draw_arrays,
@@ -53,14 +49,11 @@ from predict_runs import (
     start,
 )
 
-both_models = pytest.mark.parametrize("model", ["pocket", "photo"])
-SAMPLE = Path(__file__).parents[4] / "shared" / "data" / "imagenet-sample-224"
 
-
-def make_zoo(folder: Path, model: str = "pocket") -> list[str]:
+def make_zoo(folder: Path) -> list[str]:
     """One picture in every storage, two broken ones, and what must not be listed; the names in the order expected."""
     folder.mkdir()
-    pictures = [Image.fromarray(pixels) for pixels in draw_arrays(range(8), model)]
+    pictures = [Image.fromarray(pixels) for pixels in draw_arrays(range(8))]
     pictures[0].save(folder / "img10.png")
     pictures[1].save(folder / "img2.jpg", quality=90)
     pictures[2].save(folder / "img3.webp", lossless=True)
@@ -81,11 +74,11 @@ def make_zoo(folder: Path, model: str = "pocket") -> list[str]:
     return [str(Path(folder.name) / name) for name in names]
 
 
-def expect_lines(model: str, names: list[str], broken: set[str], batch_size: int, top: int) -> list[dict[str, Any]]:
+def expect_lines(names: list[str], broken: set[str], batch_size: int, top: int) -> list[dict[str, Any]]:
     """The same by hand: one step per chunk on what is readable."""
-    backbone, labels = lmr.load(model), CLASS_NAMES[model]
+    backbone, labels = lmr.load(), LABELS
     clip = backbone.classifier(labels, ["a photo of a {}.", "a blurry picture of a {}."])
-    method = lmr.create("lmr(lr=2e-3)", clip, preset="auto", pace="image")
+    method = lmr.create("lmr(lr=2e-3)", clip, preset="auto")
     lines: dict[str, dict[str, Any]] = {}
     for first in range(0, len(names), batch_size):
         good = [name for name in names[first : first + batch_size] if name not in broken]
@@ -98,17 +91,26 @@ def expect_lines(model: str, names: list[str], broken: set[str], batch_size: int
     return [lines.get(name, {"path": name}) for name in names]
 
 
-@both_models
-def test_every_picture_gets_its_line_in_order(here: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    names = make_zoo(here / "zoo", model)
+def test_every_picture_gets_its_line_in_order(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = make_zoo(here / "zoo")
     broken = {"zoo/img8.png", "zoo/img9.png"}
-    (here / "names.txt").write_bytes(
-        "\ufeff".encode() + "\r\n\r\n".join(f"  {name} " for name in CLASS_NAMES[model]).encode()
-    )
+    (here / "names.txt").write_bytes("\ufeff".encode() + "\r\n\r\n".join(f"  {name} " for name in LABELS).encode())
     templates = ["--template", "a photo of a {}.", "--template", "a blurry picture of a {}."]
-    shared = ["zoo", "--labels", "names.txt", "--method", "lmr(lr=2e-3)", *templates, "--batch-size", "4", "--top", "3"]
-    shared += ["--model", model]
-    code, out, err = run_here(capsys, *shared, "--out", "lines.jsonl")
+    shared = [
+        "zoo",
+        "--labels",
+        "names.txt",
+        "--method",
+        "lmr(lr=2e-3)",
+        *templates,
+        "--batch-size",
+        "4",
+        "--top",
+        "3",
+        "--passes",
+        "1",
+    ]
+    code, out, err = run_here(capsys, *shared, "--out", "lines.jsonl", "-v")
     assert (code, out) == (0, "")
 
     lines = read_lines(here / "lines.jsonl")
@@ -116,11 +118,11 @@ def test_every_picture_gets_its_line_in_order(here: Path, model: str, capsys: py
         "Cannot read 'zoo/img8.png'",
         "Cannot read 'zoo/img9.png'",
     ]
-    assert lines == expect_lines(model, names, broken, 4, 3)
+    assert lines == expect_lines(names, broken, 4, 3)
     assert "größe" in (here / "lines.jsonl").read_text("utf-8")
 
-    summary, compared = err.splitlines()
-    assert compared.startswith("lmr: Of 2 answers that were compared, ")
+    line, summary = err.splitlines()
+    assert line.startswith("lmr: 8 of 10 images labelled in lines.jsonl, 2 could not be read. ")
     assert summary.startswith("lmr: 10 images, 2 with an error, ")
     labels = [line["label"] for line in lines if "label" in line]
     share = max(map(labels.count, labels)) / 8
@@ -129,12 +131,12 @@ def test_every_picture_gets_its_line_in_order(here: Path, model: str, capsys: py
     assert sorted(path.name for path in here.iterdir()) == ["lines.jsonl", "names.txt", "zoo"]
 
     # The same on the screen, and as a table.
-    code, out, err = run_here(capsys, *shared)
+    code, out, err = run_here(capsys, *shared, "--verbose")
     assert (code, out) == (0, (here / "lines.jsonl").read_text("utf-8"))
     assert "results on standard output" in err
     assert main(["predict", *shared, "--out", "lines.csv"]) == 0
     rows = list(csv.DictReader(io.StringIO((here / "lines.csv").read_text("utf-8"), newline="")))
-    assert list(rows[0]) == ["path", "label", "probability", "known", "top1", "top2", "top3", "error"]
+    assert list(rows[0]) == ["path", "frame", "time", "label", "probability", "known", "top1", "top2", "top3", "error"]
     assert [row["path"] for row in rows] == names
     for row, line in zip(rows, lines, strict=True):
         assert bool(row["error"]) == (row["path"] in broken)
@@ -147,7 +149,7 @@ def test_every_picture_gets_its_line_in_order(here: Path, model: str, capsys: py
 
 def test_a_rotated_picture_is_seen_upright(here: Path) -> None:
     make_zoo(here / "zoo")
-    Image.fromarray(draw([6])[0][0]).save(here / "upright.png")
+    Image.fromarray(draw_arrays(range(6, 7))[0]).save(here / "upright.png")
     predict_images(["upright.png", "zoo/img7.png"], LABELS, method="zeroshot", out="o.jsonl")
     upright, turned = read_lines(here / "o.jsonl")
     assert turned["top"] == [[label, pytest.approx(share, abs=1e-4)] for label, share in upright["top"]]
@@ -182,11 +184,11 @@ def test_a_picture_the_model_cannot_take_and_an_answer_that_is_no_number_are_lin
 
     monkeypatch.setattr(lmr.Method, "step", spoil)
     monkeypatch.setattr(places_file, "open_image", lambda path: None if "img2" in str(path) else open_image(path))
-    monkeypatch.setattr("lmr.models.embedded.Embedded.preprocess", refuse_nothing(lmr.load("pocket").preprocess))
+    monkeypatch.setattr("lmr.models.embedded.Embedded.preprocess", refuse_nothing(lmr.load().preprocess))
     summary = predict_images("a", LABELS, out="o.jsonl")
     lines = read_lines(here / "o.jsonl")
     assert ["error" in line for line in lines] == [False, True, True, False]
-    assert lines[1]["error"] == "The model's answer to 'a/img1.png' is not a finite number."
+    assert lines[1]["error"].startswith("The model's answer to 'a/img1.png' is not a finite number")
     assert lines[2]["error"] == "Cannot prepare 'a/img2.png' for the model: too thin"
     assert summary.errors == 2
 
@@ -200,17 +202,11 @@ def refuse_nothing(real: Callable[[Any], torch.Tensor]) -> Callable[[Any, Any], 
     return preprocess
 
 
-def test_more_top_classes_than_classes(here: Path) -> None:
-    draw_pictures(here / "a", range(2))
-    predict_images("a", "red circle,blue star", out="o.csv", top=9)
-    assert (here / "o.csv").read_text().splitlines()[0] == "path,label,probability,known,top1,top2,error"
-
-
 @posix
 def test_names_that_are_no_text_survive_both_formats(here: Path) -> None:
     odd = ["a\nb.png", 'say "x", y.png', os.fsdecode(b"\xff\xfe.png"), "ü\u2028.png", "c\rd.png", "e\r\nf.png"]
     odd += ["\r.png", "g\r", '"\r"', "\r,\n.png", "=1+1.png", " @sum.png"]
-    pixels = draw(range(1))[0][0]
+    pixels = draw_arrays(range(1))[0]
     os.mkdir("a")
     for name in odd:
         with open(os.path.join("a", name), "wb") as file:
@@ -230,11 +226,11 @@ def test_names_that_are_no_text_survive_both_formats(here: Path) -> None:
 
 def test_cells_that_look_like_formulas_are_text(here: Path) -> None:
     """They are resumed as what they are."""
-    pixels = draw(range(1))[0][0]
+    pixels = draw_arrays(range(1))[0]
     names = ["=1+1.png", "+1.png", "-1.png", "@sum.png", "'=1.png", "'quoted'.png"]
     for name in names:
         Image.fromarray(pixels).save(name)
-    labels = "=red circle,@blue star"
+    labels = "=apple,@aquarium fish"
     predict_images(names, labels, out="o.csv", state="s")
     with open("o.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -242,11 +238,11 @@ def test_cells_that_look_like_formulas_are_text(here: Path) -> None:
     assert all(cell[:2] in ("'=", "'@") for row in rows for cell in (row["label"], row["top1"], row["top2"]))
     again = predict_images(names, labels, out="o.csv", state="s", resume=True)
     assert (again.images, again.earlier) == (len(names), len(names))
-    assert set(again.counts) <= {"=red circle", "@blue star"}
+    assert set(again.counts) <= {"=apple", "@aquarium fish"}
 
 
 def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = ImageAnswer("größe.png", [("日本", 0.5)])
+    answer = ImageAnswer("größe.png", Answer("日本", 0.5, top=(("日本", 0.5),)))
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     sys.stdout.write("first ")
@@ -256,33 +252,6 @@ def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.M
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     print_answers([answer])
     assert sys.stdout.getvalue() == expected  # type: ignore[attr-defined]
-
-
-def test_memory_holds_three_batches(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one of the step and two that threads read ahead; a first step that waits for them shows how far they get."""
-    draw_pictures(here / "a", range(40))
-    opened: list[int] = []
-    real = lmr.Method.step
-
-    def watch(path: Path) -> Image.Image:
-        written = (here / "o.jsonl").read_bytes().count(b"\n")
-        opened.append(len(opened) - written)
-        return open_image(path)
-
-    def take_long(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
-        end = time.monotonic() + 60
-        while len(opened) < 9:
-            assert time.monotonic() < end
-            time.sleep(0.001)
-        time.sleep(0.03)
-        return real(self, images)
-
-    monkeypatch.setattr(places_file, "open_image", watch)
-    monkeypatch.setattr(lmr.Method, "step", take_long)
-    predict_images("a", LABELS, out="o.jsonl", batch_size=4)
-    assert len(opened) == 40
-    assert 8 <= max(opened) < 12
-    assert THREAD_NAME not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_terminal_gets_a_bar(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,7 +274,7 @@ def test_a_terminal_gets_a_bar(here: Path, monkeypatch: pytest.MonkeyPatch, caps
 @posix
 def test_a_reader_who_has_seen_enough(here: Path) -> None:
     draw_pictures(here / "a", range(4))
-    process = start("predict", *DRAWINGS, "a", "--labels", TEXT, "--batch-size", "1", hold=3)
+    process = start("predict", *USUAL, "a", "--labels", TEXT, "--batch-size", "1", hold=3)
     assert json.loads(process.stdout.readline())["path"] == "a/img0.png"
     process.stdout.close()
     assert process.communicate()[1] == b""
@@ -339,26 +308,23 @@ def test_resuming_a_finished_run_adds_only_what_is_new(here: Path) -> None:
     assert [row["path"] for row in csv.DictReader(io.StringIO(text))] == [f"a/img{k}.png" for k in range(5)]
 
 
-@both_models
-def test_tomorrow_goes_on_where_today_ended(here: Path, model: str) -> None:
-    monday = draw_pictures(here / "monday", range(4), model)
-    tuesday = draw_pictures(here / "tuesday", range(4, 7), model)
-    predict_images(
-        [monday, tuesday], CLASS_NAMES[model], model=model, batch_size=2, out="week.jsonl", state="week.state"
-    )
-    predict_images(monday, CLASS_NAMES[model], model=model, batch_size=2, out="monday.jsonl", state="days.state")
-    predict_images(tuesday, CLASS_NAMES[model], model=model, batch_size=2, out="tuesday.jsonl", state="days.state")
+def test_tomorrow_goes_on_where_today_ended(here: Path) -> None:
+    monday = draw_pictures(here / "monday", range(4))
+    tuesday = draw_pictures(here / "tuesday", range(4, 7))
+    predict_images([monday, tuesday], LABELS, batch_size=2, out="week.jsonl", state="week.state")
+    predict_images(monday, LABELS, batch_size=2, out="monday.jsonl", state="days.state")
+    predict_images(tuesday, LABELS, batch_size=2, out="tuesday.jsonl", state="days.state")
     week = (here / "week.jsonl").read_bytes()
     assert week == (here / "monday.jsonl").read_bytes() + (here / "tuesday.jsonl").read_bytes()
     assert same_state(here / "week.state", here / "days.state", notes=False)
-    predict_images(tuesday, CLASS_NAMES[model], model=model, batch_size=2, out="alone.jsonl")
+    predict_images(tuesday, LABELS, batch_size=2, out="alone.jsonl")
     assert (here / "alone.jsonl").read_bytes() != (here / "tuesday.jsonl").read_bytes()
 
 
 def test_a_state_serves_without_an_output_file_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw_pictures(here / "a", range(4))
     predict_images("a", LABELS, batch_size=2, out="o.jsonl", state="one.state")
-    words = ("--labels", TEXT, "--batch-size", "2", "--state", "two.state")
+    words = ("--labels", TEXT, "--batch-size", "2", "--state", "two.state", "-v")
     first = run_here(capsys, "a/img0.png", "a/img1.png", *words)
     second = run_here(capsys, "a/img2.png", "a/img3.png", *words)
     assert (first[0], second[0]) == (0, 0)
@@ -380,63 +346,31 @@ def test_default_is_the_model_of_photographs(here: Path, capsys: pytest.CaptureF
     lines = [json.loads(line) for line in said.out.splitlines()]
     assert [line["path"] for line in lines] == [f"photos/{number}.jpg" for number in range(6)]
     assert all({name for name, _ in line["top"]} == {"cat", "dog", "ship", "truck"} for line in lines)
-    assert said.err.startswith("lmr: 6 images, 0 with an error, ")
+    assert said.err.startswith("lmr: 6 images labelled. ")
     predict_default("photos", PredictOptions(labels=["cat", "dog", "ship", "truck"], out="python.jsonl"))
     predict_images("photos", ["cat", "dog", "ship", "truck"], model="photo", method="steady", out="named.jsonl")
     for name in ("python.jsonl", "named.jsonl"):
         assert (here / name).read_text() == said.out
 
 
-@pytest.mark.skipif(not SAMPLE.is_dir(), reason="the sample of ImageNet is not beside the repository")
-def test_real_photographs_get_their_lines(here: Path) -> None:
-    (here / "photos").mkdir()
-    for path in sorted(SAMPLE.glob("*.JPEG"))[:4]:
-        shutil.copy(path, here / "photos")
-    assert predict_default("photos", PredictOptions(labels="cat,dog,ship,truck", out="o.csv")).errors == 0
-    assert len((here / "o.csv").read_text().splitlines()) == 5
-
-
 @pytest.mark.parametrize(
     ("labels", "sentence"),
     [
         ("cat,dgo", "does not know the word 'dgo' in 'a photo of a dgo.'. Near ones: dog"),
-        ("cat,fish", "knows no class 'fish', as in 'a photo of a fish.'. Near ones: aquarium fish, flatfish."),
+        ("cat,fish", "knows no class 'fish', as in 'a photo of a fish.'. Near ones: aquarium fish, flatfish,"),
         ("cat,red star", "For other words load a CLIP model, such as ViT-B-16."),
     ],
 )
 def test_unknown_class_name_is_refused_before_an_image_is_read(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, labels: str, sentence: str
 ) -> None:
-    draw_pictures(here / "a", range(2), "photo")
+    draw_pictures(here / "a", range(2))
     opened: list[Path] = []
     monkeypatch.setattr(places_file, "open_image", opened.append)
     words = ["a", "--model", "photo", "--labels", labels, "--out", "o.jsonl", "--state", "camera.state"]
     refuse(capsys, here, sentence, *words)
     assert opened == []
     assert [path.name for path in here.iterdir()] == ["a"]
-
-
-def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["predict", "--help"])
-    assert ended.value.code == 0
-    said = capsys.readouterr().out
-    options = "--labels --model --method --template --prompts --batch-size --state --out --resume --overwrite --top"
-    for word in [
-        *options.split(),
-        "examples:",
-        'lmr predict photos --labels "cat,dog,ship,truck"',
-        "lmr predict photos --labels names.txt --out photos.csv --resume",
-    ]:
-        assert word in said
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"lmr {lmr.__version__}\n"
-    for words in (["predict"], ["predict", "a", "--labels", "a,b", "--resume", "--overwrite"]):
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        assert ended.value.code == 2
 
 
 def test_state_of_an_unfinished_run_is_not_taken_away_from_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -474,33 +408,14 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 def test_few_classes_get_the_values_for_few(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw_pictures(here / "a", range(3))
-    assert main(["predict", "a", "--labels", TEXT, "--model", "pocket", "--state", "s", "--out", "o.jsonl"]) == 0
+    assert main(["predict", "a", "--labels", TEXT, "--model", "photo", "--state", "s", "--out", "o.jsonl", "-v"]) == 0
     assert "gamma0=0.3, beta=3.0 as chosen for 12 classes" in capsys.readouterr().err
     assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (0.3, 3.0)
     for method, gamma0, beta in (("lmr(gamma0=2)", 2.0, 3.0), ('lmr(preset="default")', 4.0, 1.0)):
         Path("s").unlink()
-        summary = predict_images("a", LABELS, model="pocket", method=method, state="s", out="o.jsonl", overwrite=True)
+        summary = predict_images("a", LABELS, model="photo", method=method, state="s", out="o.jsonl", overwrite=True)
         assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (gamma0, beta)
         assert ("chosen for" in str(summary)) == (method == "lmr(gamma0=2)")
-
-
-def test_time_constants_are_counted_by_images(here: Path) -> None:
-    draw_pictures(here / "a", range(3))
-    summary = predict_images("a", LABELS, model="pocket", state="s", out="o.jsonl")
-    assert read_spec(here / "s")["pace"] == "image"
-    assert "as chosen for 12 classes, pace='image'" in str(summary)
-    summary = predict_images("a", LABELS, model="pocket", method="lmr(pace='batch')", state="t", out="p.jsonl")
-    assert "pace" not in str(summary)
-    assert read_spec(here / "t")["pace"] == "batch"  # the published method
-    predict_images("a", LABELS, model="pocket", method="tent", state="u", out="q.jsonl")  # has no such argument
-
-
-def test_what_a_killed_run_left_does_not_decide_the_values_of_a_new_one(here: Path) -> None:
-    draw_pictures(here / "a", range(3))
-    Path("o.jsonl").write_text("", "utf-8")
-    lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="default").save("o.jsonl.state")
-    summary = predict_images("a", LABELS, model="pocket", out="o.jsonl", overwrite=True)
-    assert "as chosen for 12 classes" in str(summary)
 
 
 def turn_grey(folder: Path) -> None:
@@ -517,24 +432,22 @@ def test_default_answers_as_the_frozen_model_until_the_images_change(
     turn_grey(draw_pictures(here / "b", range(64, 256)))
     words = ["--labels", TEXT, "--method", "steady"]
     code, _, said = run_here(capsys, "a", *words, "--out", "a.jsonl")
-    assert (code, said.splitlines()[1]) == (
-        0,
-        "lmr: The images did not change: all 64 answers are the frozen model's. If they are bad from the first on, "
-        "with about as many of each class, give --prior uniform.",
-    )
+    assert (code, said.count("\n")) == (0, 1)
+    assert "ordinary" in said
+    assert "nothing was adapted" in said
+    assert "lmr label a " in said
     run_here(capsys, "a", "b", *words[:2], "--method", "zeroshot", "--out", "plain.jsonl")
     code, _, said = run_here(capsys, "a", "b", *words, "--out", "both.jsonl")
-    found = re.fullmatch(
-        r"lmr: Adapted on (\d+) of 256 images, after a change, from image (\d+) on\.", said.splitlines()[1]
-    )
+    found = re.search(r"adapting from image (\d+) on changed", said)
     assert found is not None
-    adapted, first = map(int, found.groups())
-    assert 64 < first == 257 - adapted
+    first = int(found.group(1))
+    assert first > 64
     both, plain = (Path(f"{name}.jsonl").read_bytes().splitlines() for name in ("both", "plain"))
     assert both[: first - 1] == plain[: first - 1]
     assert both[first - 1 :] != plain[first - 1 :]
     _, _, said = run_here(capsys, "b", *words, "--prior", "uniform", "--out", "b.jsonl")
-    assert said.splitlines()[1] == "lmr: Adapted on all 192 images."
+    assert "washed out" in said
+    assert "adapting changed" in said
 
 
 def test_a_state_with_other_labels_is_adopted_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,7 +456,7 @@ def test_a_state_with_other_labels_is_adopted_if_asked(tmp_path: Path, monkeypat
     predict_images(folder, LABELS, state="camera.state", out="first.jsonl")
     old, facts = read_state("camera.state")
     assert json.loads(facts["names"]) == LABELS
-    labels = [LABELS[3], "striped star", *LABELS[:2]]
+    labels = [LABELS[3], "sea", *LABELS[:2]]
     given = {"state": "camera.state", "out": "second.jsonl", "adopt": True}
     with pytest.raises(lmr.LmrError, match="--adopt"):
         predict_images(folder, labels, **given | {"adopt": False})

@@ -14,13 +14,12 @@ import pytest
 
 import lmr
 from lmr.apps.options import ModelOptions
-from lmr.data.pocket_world import CLASSES
+from lmr.data.names import read_list
 from lmr.images import sources as places_file
 from predict_runs import (
-    CLASS_NAMES,
-    DRAWINGS,
     LABELS,
     TEXT,
+    USUAL,
     Crash,
     crash_at,
     draw_pictures,
@@ -32,17 +31,19 @@ from predict_runs import (
     wait_for_growth,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, bytes, Path]]:
     """Pictures, and what an uninterrupted run over them leaves: (folder, bytes of the output, a copy of the state)."""
     folder = tmp_path_factory.mktemp("straight")
 
-    def run(out: Path, model: str = "pocket") -> tuple[Path, bytes, Path]:
+    def run(out: Path) -> tuple[Path, bytes, Path]:
         """The output must have the same path in both runs, for the state knows it."""
-        pictures = draw_pictures(folder / model, range(7), model)
+        pictures = draw_pictures(folder / "photos", range(7))
         (pictures / "img3.png").write_text("broken")
-        predict_images(pictures, CLASS_NAMES[model], model=model, batch_size=2, out=out, state=f"{out}.kept")
+        predict_images(pictures, LABELS, batch_size=2, out=out, state=f"{out}.kept")
         kept = folder / f"{out.parent.name}.state"
         shutil.move(f"{out}.kept", kept)
         content = out.read_bytes()
@@ -54,29 +55,28 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pa
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    ("model", "owner", "name", "most"),
+    ("owner", "name", "most"),
     [
-        ("pocket", os, "fsync", 15),
-        ("pocket", os, "replace", 5),
-        ("pocket", lmr.Method, "step", 4),
-        ("photo", lmr.Method, "step", 4),
+        (os, "fsync", 15),
+        (os, "replace", 5),
+        (lmr.Method, "step", 4),
     ],
 )
 def test_dead_at_any_call_and_resumed_is_as_never_interrupted(
-    here: Path, straight: Callable[..., Any], model: str, owner: Any, name: str, most: int, when: str
+    here: Path, straight: Callable[..., Any], owner: Any, name: str, most: int, when: str
 ) -> None:
     out = here / ("o.csv" if name == "replace" else "o.jsonl")
-    pictures, content, kept = straight(out, model)
+    pictures, content, kept = straight(out)
     for number in range(1, most + 1):
-        options: dict[str, Any] = {"model": model, "batch_size": 2, "out": out, "state": f"{out}.kept"}
+        options: dict[str, Any] = {"batch_size": 2, "out": out, "state": f"{out}.kept"}
         with crash_at(owner, name, number, when), pytest.raises(Crash):
-            predict_images(pictures, CLASS_NAMES[model], **options)
+            predict_images(pictures, LABELS, **options)
         if out.exists():
             with out.open("ab") as file:
                 file.write(b'{"path": "a torn li')
         with crash_at(owner, name, 2, "before"), suppress(Crash):  # and dead again, unless too little was left to do
-            predict_images(pictures, CLASS_NAMES[model], **options, resume=out.exists())
-        summary = predict_images(pictures, CLASS_NAMES[model], **options, resume=out.exists())
+            predict_images(pictures, LABELS, **options, resume=out.exists())
+        summary = predict_images(pictures, LABELS, **options, resume=out.exists())
         assert out.read_bytes() == content, (name, number, when)
         assert same_state(kept, Path(f"{out}.kept")), (name, number, when)
         assert (summary.images, summary.errors) == (7, 1)
@@ -84,7 +84,7 @@ def test_dead_at_any_call_and_resumed_is_as_never_interrupted(
         out.unlink()
         os.unlink(f"{out}.kept")
     with crash_at(owner, name, most + 1, when) as calls:
-        predict_images(pictures, CLASS_NAMES[model], **options)
+        predict_images(pictures, LABELS, **options)
     assert calls == [most], "the loop above must reach every call"
 
 
@@ -150,7 +150,7 @@ def test_killed_interrupted_and_terminated_processes(here: Path, capsys: pytest.
 
     size = 0  # each dies after some lines more, at the latest in the fourth step
     for death in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM):
-        process = start("predict", *DRAWINGS, *words, *["--resume"] * out.exists(), hold=4)
+        process = start("predict", *USUAL, *words, *["--resume"] * out.exists(), hold=4)
         wait_for_growth(process, out, size)
         process.send_signal(death)
         said = process.communicate()[1].decode()
@@ -174,13 +174,13 @@ def test_interrupted_on_the_screen_there_is_nothing_to_continue(here: Path, caps
     with crash_at(ModelOptions, "load", 1, "before", KeyboardInterrupt):
         assert run_here(capsys, "a", "--labels", TEXT, "--out", "o.jsonl") == (130, "", "lmr: Interrupted.\n")
     assert [path.name for path in here.iterdir()] == ["a"]
-    for flag, save, advice in [("--overwrite", 3, "--resume instead of --overwrite"), ("--resume", 1, "--resume")]:
+    for flag, save in [("--overwrite", 3), ("--resume", 1)]:
         with crash_at(lmr.Method, "save", save, "before", KeyboardInterrupt):
             words = ("a", "--labels", TEXT, "--out", "o.jsonl", "--batch-size", "1", flag)
             assert run_here(capsys, *words) == (
                 130,
                 "",
-                (f"lmr: Interrupted. To continue after the 1 finished images, run the same command with {advice}.\n"),
+                ("lmr: Interrupted. To continue after the 1 finished images, run the same command with --resume.\n"),
             )
 
 
@@ -189,7 +189,7 @@ def test_a_full_disk(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import resource
 
     draw_pictures(here / "a", range(40))
-    words = ["a", "--labels", ",".join(CLASSES), "--top", "100", "--batch-size", "8", "--out", "o.jsonl"]
+    words = ["a", "--labels", ",".join(read_list("cifar100")), "--top", "100", "--batch-size", "8", "--out", "o.jsonl"]
     assert run_here(capsys, *words)[0] == 0
     content = (here / "o.jsonl").read_bytes()
     (here / "o.jsonl").unlink()

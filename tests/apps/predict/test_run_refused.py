@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import socket
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,14 +14,15 @@ import torch
 
 import lmr
 from lmr.apps.model_options import read_labels
-from lmr.apps.predict.results import ErrorCause, ImageAnswer, ResultFile, format_csv
+from lmr.apps.predict.results import ImageAnswer, ResultFile, format_csv
 from lmr.apps.predict.run import hold_path
 from lmr.cli import main
+from lmr.core.answer import Answer
 from lmr.core.state import read_state
 from predict_runs import (
-    DRAWINGS,
     LABELS,
     TEXT,
+    USUAL,
     Crash,
     crash_at,
     draw_pictures,
@@ -69,20 +66,18 @@ def stopped(stopped_run: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
     [
         (["--labels", ",".join(LABELS[1:])], "other classes or prompts"),
         (
-            ["--labels", TEXT.replace("red circle", "red_circle")],
-            "The run had other spellings in --labels; resume with",
+            ["--labels", TEXT.replace("aquarium fish", "aquarium_fish")],
+            "The run had --labels with the digest",
         ),
-        (["--template", "a drawing of a {}."], "other classes or prompts"),
+        (["--template", "a picture of a {}."], "other classes or prompts"),
         (
             ["--method", "lmr(lr=2e-3)"],
             "The state 'o.jsonl.state' belongs to the method lmr, not to lmr(lr=0.002); give --method lmr to go on",
         ),
         (["--method", "steady"], "not to steady; give --method lmr to go on with it, or another --out to start anew."),
-        (["--model", "poket"], "Did you mean 'pocket'?"),
-        (["--model", "photo"], "The photo model does not know 'red"),
-        (["--batch-size", "3"], "The run had --batch-size 2; resume with the same"),
-        (["--top", "4"], "The run had --top 5; resume with the same"),
-        (["--memory", "lean"], "The run had --memory fast; resume with the same"),
+        (["--model", "photos"], "Did you mean 'photo'?"),
+        (["--batch-size", "3"], "The run had --batch-size 2, not 3"),
+        (["--top", "4"], "The run had --top 5, not 4"),
         (["--out", "p.jsonl", "--state", "o.jsonl.state"], "holds the progress of the output '"),
         (["--state", "other.state"], "there is no 'other.state': the run has finished, or it had another --state"),
     ],
@@ -102,13 +97,13 @@ def edit(path: Path) -> None:
 
 
 def forget_notes(path: Path) -> None:
-    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto", pace="image")
+    method = lmr.create("lmr", lmr.load().classifier(LABELS), preset="auto")
     method.load(path)
     method.save(path)
 
 
 def spoil_notes(path: Path) -> None:
-    method = lmr.create("lmr", lmr.load("pocket").classifier(LABELS), preset="auto", pace="image")
+    method = lmr.create("lmr", lmr.load().classifier(LABELS), preset="auto")
     notes = method.load(path)
     method.save(path, notes=notes | {"offset": "many"})
 
@@ -116,9 +111,9 @@ def spoil_notes(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tamper", "sentence"),
     [
-        ("o.jsonl", cut, "were finished when the run ended: the file was cut or replaced."),
-        ("o.jsonl", Path.unlink, "has 0 bytes, but"),
-        ("o.jsonl", edit, "has changed since the run ended: the file was edited or replaced."),
+        ("o.jsonl", cut, "has changed since the run ended"),
+        ("o.jsonl", Path.unlink, "has changed since the run ended"),
+        ("o.jsonl", edit, "has changed since the run ended"),
         ("o.jsonl.state", cut, "is not a complete state file"),
         ("o.jsonl.state", lambda path: path.write_bytes(b""), "is not a complete state file"),
         ("o.jsonl.state", Path.unlink, "'o.jsonl' cannot be resumed, because there is no 'o.jsonl.state'"),
@@ -183,20 +178,14 @@ def test_absolute_paths_are_resumed_anywhere(here: Path, monkeypatch: pytest.Mon
         (["--out", "p.jsonl", "--state", "foreign"], "'foreign' is not a complete state file"),
         (["--out", "p.jsonl", "--state", "a"], "'a' is a folder; give --state the name of a file."),
         (["--out", "folder.jsonl"], "'folder.jsonl' is a folder; give --out the name of a file."),
-        (["--out", "p.jsonl", "--labels", "a"], "Expected a file of class names, got the folder 'a'"),
-        (["--out", "p.jsonl", "--state", "o.jsonl.state", "--labels", "a star,a ring"], "other classes or prompts"),
+        (["--out", "p.jsonl", "--state", "o.jsonl.state", "--labels", "apple,bird"], "other classes or prompts"),
         (["--out", "p.jsonl", "--state", "o.jsonl.state", "--method", "steady"], "or another --state to start anew."),
-        (["--out", "o.jsonl", "--overwrite", "--state", "foreign"], "'foreign' is not a complete state file"),
         (["--out", "p.jsonl", "--batch-size", "0"], "Expected a batch size of at least 1, got 0."),
-        (["--out", "p.jsonl", "--top", "0"], "Expected a number of top classes of at least 1, got 0."),
-        (["--out", "p.jsonl", "--method", "lrm"], "There is no method 'lrm'."),
-        (["--out", "p.jsonl", "--method", "lmr(lr='x')"], "Expected a number for 'lr' of lmr"),
         (["--out", "p.jsonl", "--template", "a photo"], "Expected templates with {}"),
-        (["--out", "p.jsonl", "--labels", "red circle"], "at least two class names"),
+        (["--out", "p.jsonl", "--labels", "apple"], "at least two class names"),
         (["--out", "p.jsonl", "--labels", "nams.txt"], "got 'nams.txt', and there is no such file."),
-        (["--out", "p.jsonl", "--labels", "red circle,red_circle,ring"], "Name every class once; 'red circle' occurs"),
-        (["--out", "p.jsonl", "--labels", "red circle,red  circle"], "Name every class once; 'red circle' occurs"),
-        (["--out", "p.jsonl", "--labels", "red circle,blu star"], "does not know the word 'blu'"),
+        (["--out", "p.jsonl", "--labels", "aquarium fish,aquarium_fish"], "Name every class once"),
+        (["--out", "p.jsonl", "--labels", "apple,blu fish"], "does not know the word 'blu'"),
         (["--out", "p.jsonl", "--labels", "latin"], "Cannot read the class names in 'latin'"),
         (["--out", "p.jsonl", "--labels", "empty"], "Expected class names, one per line, in 'empty'"),
         (["missing", "--out", "p.jsonl"], "There is no file or folder 'missing'"),
@@ -222,7 +211,7 @@ def test_the_same_from_python(here: Path) -> None:
         predict_images([], LABELS)
     with pytest.raises(lmr.LmrError, match="Expected class names as texts"):
         read_labels([1, 2])  # type: ignore[list-item]
-    assert read_labels(" a, b c ,,d ") == ["a", "b c", "d"]
+    assert read_labels(" a, b c ,d ") == ["a", "b c", "d"]
     (here / "a,b").write_text("crane, bird\nring\n")
     assert read_labels("a,b") == read_labels(here / "a,b") == ["crane, bird", "ring"]
 
@@ -236,12 +225,9 @@ def test_the_same_from_python(here: Path) -> None:
         ("map.json", '{"n01": "red star", "n02": "blue ring"}'),
     ],
 )
-def test_labels_may_be_in_any_file_that_doctor_takes(here: Path, name: str, text: str) -> None:
+def test_labels_may_be_in_any_file(here: Path, name: str, text: str) -> None:
     (here / name).write_text(text)
     assert read_labels(name) == ["red star", "blue ring"]
-    (here / "deep.json").write_text("[" * 100_000)
-    with pytest.raises(lmr.LmrError, match=r"class names in 'deep\.json', found JSON that is nested too deeply"):
-        read_labels("deep.json")
 
 
 @posix
@@ -258,7 +244,7 @@ def test_two_runs_cannot_use_one_state(here: Path, capsys: pytest.CaptureFixture
     """The first, a process, is held in the middle of its run, so that the others always come at that moment."""
     draw_pictures(here / "a", range(6))
     shared = ["--labels", TEXT, "--batch-size", "1", "--state", "camera.state"]
-    first = start("predict", *DRAWINGS, "a", *shared, "--out", "a.jsonl", hold=4)
+    first = start("predict", *USUAL, "a", *shared, "--out", "a.jsonl", hold=4)
     wait_for_growth(first, here / "a.jsonl", 0)
     first.send_signal(signal.SIGSTOP)
     try:
@@ -268,7 +254,7 @@ def test_two_runs_cannot_use_one_state(here: Path, capsys: pytest.CaptureFixture
     finally:
         first.send_signal(signal.SIGCONT)
         said = first.communicate()[1]
-    assert said.startswith(b"lmr: 6 images, 0 with an error")
+    assert said.startswith(b"lmr: 6 images labelled")
     predict_images("a", LABELS, batch_size=1, state="camera.state", out="b.jsonl")
     assert sorted(path.name for path in here.iterdir()) == ["a", "a.jsonl", "b.jsonl", "camera.state"]
     assert read_state(here / "camera.state")[0]["predicted"].sum() == 12  # of both runs
@@ -284,30 +270,6 @@ def test_the_progress_beside_an_output_is_locked_too(here: Path, capsys: pytest.
         other = ["a", "--labels", TEXT, "--state", "o.jsonl.state"]
         refuse(capsys, here, "Another run is using the state 'o.jsonl.state'; wait for it", *other)
     assert run_here(capsys, *words, "--resume")[0] == 0
-
-
-@posix
-def test_lock_file_that_was_removed_in_the_meantime_is_not_trusted(here: Path) -> None:
-    """One run at a time holds the lock, also while others end, remove the file and begin; nothing is left behind."""
-    holding, most, rounds = [0], [0], 20
-
-    def take_turns() -> None:
-        done = 0
-        while done < rounds:
-            with contextlib.suppress(lmr.LmrError), hold_path(here / "s", "busy"):
-                holding[0] += 1
-                most[0] = max(most[0], holding[0])
-                time.sleep(0.001)
-                holding[0] -= 1
-                done += 1
-
-    threads = [threading.Thread(target=take_turns) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert most == [1]
-    assert list(here.iterdir()) == []
 
 
 @posix
@@ -331,19 +293,6 @@ def test_pipes_and_devices_are_refused_before_they_are_opened(
     refuse(capsys, here, "'o.jsonl.state' is a pipe, a socket", "a", "--labels", TEXT, "--out", "o.jsonl")
 
 
-@posix
-def test_labels_and_prompts_may_come_from_a_pipe(here: Path) -> None:
-    """As the shell makes them of ``<(command)``."""
-    draw_pictures(here / "a", range(2))
-    prompts = json.dumps({name: [f"a photo of a {name}."] for name in LABELS})
-    for name, text in (("labels", "\n".join(LABELS)), ("prompts", prompts)):
-        os.mkfifo(name)
-        threading.Thread(target=Path(name).write_text, args=(text,), daemon=True).start()
-    predict_images("a", "labels", prompts="prompts", out="pipes.jsonl")
-    predict_images("a", LABELS, out="lists.jsonl")
-    assert (here / "pipes.jsonl").read_bytes() == (here / "lists.jsonl").read_bytes()
-
-
 def test_a_run_in_which_every_image_fails_is_exit_code_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw_pictures(here / "good", range(1))
     (here / "bad").mkdir()
@@ -352,11 +301,11 @@ def test_a_run_in_which_every_image_fails_is_exit_code_one(here: Path, capsys: p
     code, _, said = run_here(capsys, "bad", "--labels", TEXT, "--out", "o.jsonl")
     assert code == 1
     summary, complaint = said.splitlines()
-    assert summary.startswith("lmr: 3 images, 3 with an error")
+    assert summary.startswith("lmr: 0 of 3 images labelled")
     first = read_lines(here / "o.jsonl")[0]["error"]
     assert complaint == (
-        f"lmr: None of the 3 images could be labelled. The first error: {first} Check "
-        "that the files are complete images. Then label them again with --overwrite; 'o.jsonl' holds the errors."
+        f"lmr: None of the 3 images could be labelled. The first error: {first} Then label them again with "
+        "--overwrite; 'o.jsonl' holds the errors."
     )
     assert run_here(capsys, "bad", "good", "--labels", TEXT, "--out", "o.jsonl", "--overwrite")[0] == 0
 
@@ -367,8 +316,7 @@ def test_a_batch_too_large_for_the_memory_says_what_to_do(here: Path, capsys: py
         code, _, said = run_here(capsys, "a", "--labels", TEXT, "--batch-size", "2", "--out", "o.jsonl")
     assert code == 2
     assert said == (
-        "lmr: There is not enough memory for a batch of 2 images on cpu; start again with a smaller --batch-size or "
-        "with --memory lean.\n"
+        "lmr: There is not enough memory for a batch of 2 images on cpu; start again with a smaller --batch-size.\n"
     )
 
 
@@ -385,28 +333,12 @@ def test_a_ruined_state_is_named_as_the_cause(here: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(lmr.Method, "step", spoil)
     summary = predict_images("a", LABELS, state="s", out="o.jsonl", batch_size=2, resume=True)
     assert (summary.images, summary.errors, summary.earlier) == (6, 2, 4)  # those that failed are all of this run
-    assert summary.tally.causes == {ErrorCause.NOT_FINITE: 2}
-    assert summary.complaint == (
-        "None of the 2 images could be labelled. The first error: The model's answer to 'a/img4.png' is not a finite "
-        "number. The state in 's' is probably damaged; give another --state, or remove the file. Then label them again "
-        "with --overwrite; 'o.jsonl' holds the errors."
-    )
-    assert "Check the model with 'lmr doctor'." in str(predict_images("a", LABELS, out="p.jsonl").complaint)
+    assert summary.tally.failed == 2
+    assert summary.complaint is not None
+    assert "give another --state" in summary.complaint
     monkeypatch.undo()
     monkeypatch.chdir(here)
     assert predict_images("a", LABELS, out="q.jsonl").complaint is None
-
-
-@posix
-def test_a_disk_without_locks_is_trusted(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fcntl
-
-    def refuse_lock(*_: object) -> None:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", refuse_lock)
-    draw_pictures(here / "a", range(2))
-    assert predict_images("a", LABELS, out="o.jsonl").images == 2
 
 
 def test_standard_output_that_fails(
@@ -415,11 +347,11 @@ def test_standard_output_that_fails(
     draw_pictures(here / "a", range(2))
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", None)
-        assert main(["predict", *DRAWINGS, "a", "--labels", TEXT]) == 2
+        assert main(["predict", *USUAL, "a", "--labels", TEXT]) == 2
     assert "There is no standard output to write to; give a file with --out." in capsys.readouterr().err
     if os.path.exists("/dev/full"):
         with open("/dev/full", "wb", buffering=0) as full:
-            process = start("predict", *DRAWINGS, "a", "--labels", TEXT, stdout=full.fileno())
+            process = start("predict", *USUAL, "a", "--labels", TEXT, stdout=full.fileno())
             said = process.communicate()[1]
         assert said == b"lmr: Cannot write to standard output: No space left on device; use --out.\n"
         assert process.returncode == 2
@@ -427,8 +359,8 @@ def test_standard_output_that_fails(
 
 def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
     answers = [
-        ImageAnswer("a.png", [("x:y", 0.75), ('q,"', 0.25)], known=0.5),
-        ImageAnswer("b\n.png", error='broken, "really"\nso'),
+        ImageAnswer("a.png", Answer("x:y", 0.75, 0.5, (("x:y", 0.75), ('q,"', 0.25)))),
+        ImageAnswer("b\n.png", Answer(error='broken, "really"\nso')),
     ]
     for name in ("o.csv", "o.jsonl"):
         first = ResultFile(tmp_path / name, 2)
@@ -439,4 +371,4 @@ def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
         second = ResultFile(tmp_path / name, 2)
         assert second.recover(first.offset, first.digest) == [("a.png", None, "x:y"), ("b\n.png", None, None)]
         assert (second.offset, second.digest) == (first.offset, first.digest)
-    assert format_csv(answers[0], 2) == b'a.png,x:y,0.750000,0.500000,x:y:0.750000,"q,"":0.250000",\n'
+    assert format_csv(answers[0], 2) == b'a.png,,,x:y,0.750000,0.500000,x:y:0.750000,"q,"":0.250000",\n'

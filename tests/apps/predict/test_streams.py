@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,12 @@ import pytest
 import lmr
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary
-from lmr.apps.predict.streams import (
-    ImageStream,
-    StreamParts,
-    plan_streams,
-    predict_streams,
-    split_streams,
-)
-from lmr.core import files as files_file
+from lmr.apps.predict.streams import ImageStream, plan_streams, predict_streams, split_streams
 from lmr.core.errors import LmrError
-from lmr.core.state import read_state
 from predict_runs import (
-    DRAWINGS,
     LABELS,
     TEXT,
+    USUAL,
     Crash,
     crash_at,
     draw_pictures,
@@ -55,187 +45,155 @@ def cams(here: Path) -> Path:
 
 
 def label(out: str, sources: Any = "cams", **options: Any) -> PredictSummary:
-    given: dict[str, Any] = {"labels": LABELS, "model": "pocket", "method": "lmr", "batch_size": 2}
-    given |= {"stream_by": "folder", "out": out}
+    given: dict[str, Any] = {"labels": LABELS, "model": "photo", "method": "lmr", "batch_size": 2}
+    given |= {"stream_by": r"cams/(\w)", "out": out}
     return predict_streams(plan_streams(sources, PredictOptions(**given | options)))
 
 
+def read_outputs(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
 def test_streams_are_labelled_as_separate_runs_would(cams: Path) -> None:
-    summary = label("all.jsonl")
+    summary = label("all")
     for name in "abc":
         predict_images(f"cams/{name}", LABELS, batch_size=2, out=f"{name}.jsonl")
-    assert Path("all.jsonl").read_bytes() == b"".join(Path(f"{name}.jsonl").read_bytes() for name in "abc")
+    assert read_outputs("all") == {f"{name}.jsonl": Path(f"{name}.jsonl").read_bytes() for name in "abc"}
     assert (summary.images, summary.errors, summary.earlier) == (12, 1, 0)
     assert sum(summary.counts.values()) == 11
-    assert sorted(path.name for path in cams.iterdir()) == ["a.jsonl", "all.jsonl", "b.jsonl", "c.jsonl", "cams"]
-
-
-def test_csv_has_its_column_names_once(cams: Path) -> None:
-    label("all.csv")
-    for name in "abc":
-        predict_images(f"cams/{name}", LABELS, batch_size=2, out=f"{name}.csv")
-    first, *others = (Path(f"{name}.csv").read_bytes() for name in "abc")
-    assert Path("all.csv").read_bytes() == first + b"".join(other.partition(b"\n")[2] for other in others)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    ("owner", "name", "numbers"), [(lmr.Method, "step", (1, 4, 7)), (files_file, "sync_folder", ())]
-)
-def test_dead_at_any_call_and_continued_is_as_never_interrupted(
-    cams: Path, owner: Any, name: str, numbers: tuple[int, ...], when: str
+@pytest.mark.parametrize("state", [None, "kept"])
+@pytest.mark.parametrize(("owner", "name", "numbers"), [(lmr.Method, "step", (1, 4, 7)), (os, "replace", (2, 3, 8))])
+def test_dead_at_any_call_and_resumed_is_as_never_interrupted(
+    cams: Path, owner: Any, name: str, numbers: tuple[int, ...], state: str | None, when: str
 ) -> None:
-    """``sync_folder`` ends every change of the work folder: a death at each of them."""
-    label("straight.jsonl", state="straight")
-    if not numbers:
-        with crash_at(owner, name, 10**6, when) as calls:
-            label("counted.jsonl", state="counted")
-        numbers = tuple(range(1, calls[0] + 1, 5))
+    label("straight", state="straight-states")
     for number in numbers:
         with crash_at(owner, name, number, when), pytest.raises(Crash):
-            label("o.jsonl", state="kept")
-        summary = label("o.jsonl", state="kept")
-        assert Path("o.jsonl").read_bytes() == Path("straight.jsonl").read_bytes(), number
+            label("o", state=state)
+        summary = label("o", state=state, resume=True)
+        assert read_outputs("o") == read_outputs("straight"), number
         assert summary.images == 12
-        for state in Path("straight").glob("*.state"):
-            assert same_state(state, Path("kept", state.name), notes=False), number
-        assert not Path("o.jsonl.parts").exists()
-        shutil.rmtree("kept")
-        os.unlink("o.jsonl")
+        if state is not None:
+            for path in Path("straight-states").iterdir():
+                assert same_state(path, Path(state, path.name), notes=False), number
+            shutil.rmtree(state)
+        shutil.rmtree("o")
 
 
 def test_finished_streams_are_not_done_again(cams: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with crash_at(lmr.Method, "step", 6, "before"), pytest.raises(Crash):  # a has 3 batches, b 2
-        label("o.jsonl")
-    assert sorted(path.name for path in Path("o.jsonl.parts").iterdir()) == [
-        "000000.jsonl", "000001.jsonl", "000002.part.jsonl", "000002.state", "run.json",
-    ]  # fmt: skip
+        label("o")
     steps, real = [], lmr.Method.step
     monkeypatch.setattr(lmr.Method, "step", lambda self, images: steps.append(len(images)) or real(self, images))
-    summary = label("o.jsonl")
+    summary = label("o", resume=True)
     assert steps == [2, 2]
     assert (summary.images, summary.earlier) == (12, 8)
+    assert label("o", resume=True).earlier == 12  # the progress was removed at the end
+    draw_pictures(Path("cams/a"), range(5, 6))
+    with pytest.raises(LmrError, match="cannot be resumed"):
+        label("o", resume=True)
 
 
 def test_states_carry_over_to_the_next_run_stream_by_stream(cams: Path) -> None:
-    label("monday.jsonl", state="states", stream_by=r"cams/(\w)")
+    label("monday", state="states")
     assert sorted(path.name for path in Path("states").iterdir()) == ["a.state", "b.state", "c.state"]
     predict_images("cams/c", LABELS, batch_size=2, out="c.jsonl", state="c.state")
-    assert same_state(Path("c.state"), Path("states/c.state"), notes=False)
-    label("tuesday.jsonl", state="states", stream_by=r"cams/(\w)")
+    label("tuesday", state="states")
     predict_images("cams/c", LABELS, batch_size=2, out="c2.jsonl", state="c.state")
-    assert read_lines(Path("tuesday.jsonl"))[8:] == read_lines(Path("c2.jsonl"))
+    assert read_lines(Path("tuesday/c.jsonl")) == read_lines(Path("c2.jsonl"))
     assert same_state(Path("c.state"), Path("states/c.state"), notes=False)
-    assert read_state(Path("states/a.state"))[1]["note.finished"] == "yes"
 
 
-def test_stream_names_become_names_of_state_files(cams: Path) -> None:
-    names = {"x/y": "x%2Fy.state", "ä": "%C3%A4.state"}
-    long = "n" * 300
+@pytest.mark.parametrize("state", [None, "s"])
+def test_overwriting_run_that_is_killed_takes_no_old_output_for_a_new_one(cams: Path, state: str | None) -> None:
+    for out, kept in (("o", state), ("straight", state and "t")):
+        label(out, state=kept)
+    label("straight", state=state and "t", overwrite=True, batch_size=3)
+    with crash_at(lmr.Method, "step", 2, "before"), pytest.raises(Crash):
+        label("o", overwrite=True, batch_size=3, state=state)
+    label("o", resume=True, batch_size=3, state=state)
+    assert read_outputs("o") == read_outputs("straight")
+
+
+def test_stream_names_become_names_of_files(cams: Path) -> None:
+    names, long = {"x/y": "x%2Fy.jsonl", "ä": "%C3%A4.jsonl"}, "n" * 300
     Path("list.csv").write_text("path,s\n" + "".join(f"cams/a/img{k}.png,{s}\n" for k, s in enumerate([*names, long])))
-    label("o.jsonl", sources="list.csv", stream_by="column:s", state="states")
-    found = sorted(path.name for path in Path("states").iterdir())
+    label("o", sources="list.csv", stream_by="column:s")
+    found = read_outputs("o")
     assert len(found) == 3
     assert set(names.values()) < set(found)
 
 
 @posix
 def test_killed_command_continues_and_ctrl_c_says_how(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", "folder"]
-    assert run_here(capsys, *words, "--out", "straight.jsonl")[0] == 0
-    for out, sent, code in (("killed.jsonl", signal.SIGKILL, -9), ("stopped.jsonl", signal.SIGINT, 130)):
-        process = start("predict", *DRAWINGS, *words, "--out", out, hold=4)
-        wait_for_growth(process, Path(f"{out}.parts/000000.part.jsonl"), 0)
+    words = ["cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", r"cams/(\w)"]
+    assert run_here(capsys, *words, "--out", "straight")[0] == 0
+    for out, sent, code in (("killed", signal.SIGKILL, -9), ("stopped", signal.SIGINT, 130)):
+        process = start("predict", *USUAL, *words, "--out", out, hold=4)
+        wait_for_growth(process, Path(f"{out}/a.jsonl"), 0)
         process.send_signal(sent)
         said = process.communicate()[1].decode()
         assert process.returncode == code, said
-    assert said.splitlines()[-1].startswith("lmr: Interrupted. ")
-    assert said.endswith("of 3 streams are finished; to continue, give the same command again.\n")
-    for out in ("killed.jsonl", "stopped.jsonl"):
-        assert run_here(capsys, *words, "--out", out)[0] == 0
-        assert Path(out).read_bytes() == Path("straight.jsonl").read_bytes()
+    assert "with --resume" in said
+    for out in ("killed", "stopped"):
+        assert run_here(capsys, *words, "--out", out, "--resume")[0] == 0
+        found = {name: content for name, content in read_outputs(out).items() if name[0] != "."}  # no locks
+        assert found == read_outputs("straight")
 
 
 def test_dry_run_shows_streams_and_writes_nothing(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("cams/a").rename("cams/\x1b[2Ja")
     before = photograph(cams)
-    words = ("cams", "--labels", TEXT, "--stream-by", "folder", "--out", "o.jsonl", "--dry-run")
+    words = ("cams", "--labels", TEXT, "--stream-by", "folder", "--out", "o", "--dry-run")
     code, out, err = run_here(capsys, *words)
     assert (code, err) == (0, "")
-    assert out.splitlines() == ["       5  cams/a", "       3  cams/b", "       4  cams/c", "Streams: 3, images: 12."]
+    assert out.splitlines() == [
+        r"       5  cams/\x1b[2Ja", "       3  cams/b", "       4  cams/c", "Streams: 3, images: 12.",
+    ]  # fmt: skip
     assert photograph(cams) == before
-
-
-def test_names_of_folders_do_nothing_to_the_terminal(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("cams/a").rename("cams/\x1b[2Ja")
-    words = ("cams", "--labels", TEXT, "--stream-by", "folder", "--out", "o.jsonl")
-    for more in (("--dry-run",), ()):
-        code, out, err = run_here(capsys, *words, *more)
-        assert code == 0
-        assert "\x1b" not in out + err
-        assert r"cams/\x1b[2Ja" in out + err
 
 
 def test_what_cannot_run_is_refused(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["cams", "--labels", TEXT, "--stream-by", "folder"]
-    Path("done.jsonl").write_text("{}\n")
     Path("file").write_text("")
     for sentence, *more in (
-        ("Streams are merged into a file; give --out",),
-        ("Expected at least one shard, got 0", "--out", "o.jsonl", "--shards", "0"),
-        ("--shards is for a cluster; give --ray with it", "--out", "o.jsonl", "--shards", "2"),
-        ("Expected at least one shard, got -1", "--out", "o.jsonl", "--shards", "-1"),
-        ("'done.jsonl' exists and there is no unfinished run", "--out", "done.jsonl"),
-        ("'done.jsonl' exists and there is no unfinished run", "--out", "done.jsonl", "--resume"),
-        ("ends in .jsonl or .csv", "--out", "o.txt"),
-        ("--state is a folder with one state per stream", "--out", "o.jsonl", "--state", "file"),
-        ("--every is for videos", "--out", "o.jsonl", "--every", "2"),
+        ("give the name of a folder",),
+        ("--out is a folder", "--out", "file"),
+        ("--state is a folder", "--out", "o", "--state", "file"),
+        ("--every is for videos", "--out", "o", "--every", "2"),
     ):
         refuse(capsys, cams, sentence, *words, *more)
-    for flag in (("--shards", "2"), ("--ray",), ("--dry-run",)):
-        refuse(capsys, cams, f"{flag[0]} is for streams; say with --stream-by", "cams", "--labels", TEXT, *flag)
+    for flag in ("--ray", "--dry-run"):
+        refuse(capsys, cams, f"{flag} is for streams", "cams", "--labels", TEXT, flag)
 
 
-def test_unfinished_run_is_continued_only_by_the_same_command(cams: Path) -> None:
+def test_unfinished_run_is_resumed_only_with_the_same_options(cams: Path) -> None:
     with crash_at(lmr.Method, "step", 4, "before"), pytest.raises(Crash):
-        label("o.jsonl")
+        label("o")
     before = photograph(cams)
     for change, sentence in (
-        ({"batch_size": 3}, "not finished and had --batch-size 2, not 3; give the same command"),
-        ({"method": "tent"}, "had --method lmr, not tent"),
-        ({"labels": LABELS[:5]}, "had options with the digest"),
-        ({"stream_by": "(.)/img"}, "had a listing with the digest"),
-        ({"sources": ["cams/a"]}, "had images 12 in 3 streams, not 5 in 1 streams"),
-        ({"state": "states"}, "had --state none"),
+        ({"batch_size": 3}, "--batch-size 2, not 3"),
+        ({"method": "tent"}, "belongs to the method lmr"),
+        ({"labels": LABELS[:5]}, "other classes"),
+        ({"resume": False}, "exists; continue with --resume"),
     ):
         with pytest.raises(LmrError, match=sentence):
-            label("o.jsonl", **change)  # type: ignore[arg-type]
+            label("o", **{"resume": True} | change)  # type: ignore[arg-type]
         assert photograph(cams) == before
-    Path("o.jsonl.parts/run.json").write_text("{")
-    with pytest.raises(LmrError, match=r"run\.json' cannot be read .*; start again with --overwrite"):
-        label("o.jsonl")
-    assert label("o.jsonl", overwrite=True, batch_size=3).earlier == 0
-
-
-def test_overwrite_keeps_the_old_output_until_the_new_one_is_complete(cams: Path) -> None:
-    Path("o.jsonl").write_text("old\n")
-    with crash_at(lmr.Method, "step", 4, "before"), pytest.raises(Crash):
-        label("o.jsonl", overwrite=True)
-    assert Path("o.jsonl").read_text() == "old\n"
-    assert label("o.jsonl", resume=True).images == 12
-    assert len(read_lines(Path("o.jsonl"))) == 12
+    assert label("o", overwrite=True, batch_size=3).earlier == 0
 
 
 @posix
 def test_second_run_on_the_same_output_is_refused(cams: Path) -> None:
-    with crash_at(lmr.Method, "step", 1, "before", LmrError), pytest.raises(LmrError) as failed:
-        label("o.jsonl")
-    assert str(failed.value).endswith("0 of 3 streams are finished; to continue, give the same command again.")
-    process = start("predict", *DRAWINGS, "cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", "folder",
-                    "--out", "p.jsonl", hold=4)  # fmt: skip
-    wait_for_growth(process, Path("p.jsonl.parts/000000.part.jsonl"), 0)
+    process = start("predict", *USUAL, "cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", "folder",
+                    "--out", "p", hold=4)  # fmt: skip
+    wait_for_growth(process, Path("p/cams%2Fa.jsonl"), 0)
     try:
-        with pytest.raises(LmrError, match=r"Another run is writing 'p\.jsonl'; wait for it"):
-            label("p.jsonl")
+        with pytest.raises(LmrError, match=r"Another run is writing to 'p'"):
+            label("p")
     finally:
         process.communicate()
     assert process.returncode == 0
@@ -245,23 +203,16 @@ def test_every_image_broken_is_a_complaint(here: Path, capsys: pytest.CaptureFix
     for name in "ab":
         Path(name).mkdir()
         Path(name, "x.png").write_text("broken")
-    code, _, err = run_here(capsys, "a", "b", "--labels", TEXT, "--stream-by", "folder", "--out", "o.jsonl")
+    code, _, err = run_here(capsys, "a", "b", "--labels", TEXT, "--stream-by", "folder", "--out", "o")
     assert code == 1
     assert "None of the 2 images could be labelled. The first error: Cannot read 'a/x.png'" in err
 
 
-def test_images_at_an_address_are_streams_too(cams: Path) -> None:
-    fsspec = pytest.importorskip("fsspec", reason="needs fsspec: pip install 'lmr[remote]'")
-    system = fsspec.filesystem("memory")
-    for path in sorted(Path("cams").rglob("*.png")):
-        system.pipe(f"/{path}", path.read_bytes())
-    try:
-        label("remote.jsonl", sources="memory://cams")
-    finally:
-        system.rm("/", recursive=True)
-    label("local.jsonl")
-    remote, local = (read_lines(Path(f"{name}.jsonl")) for name in ("remote", "local"))
-    assert [json.dumps(line).replace("memory:///", "") for line in remote] == [json.dumps(line) for line in local]
+def test_summary_counts_the_images_that_were_answered_adapted(cams: Path) -> None:
+    quiet, bad = label("quiet", method="steady").tally, label("bad", method="steady", prior="uniform").tally
+    assert (quiet.rests, quiet.adapted, len(quiet.looks)) == (True, 0, 11)
+    assert (bad.adapted, bad.classes) == (11, len(LABELS))
+    assert not label("published").tally.rests
 
 
 # Which images belong to one stream, and how streams are shared out.
@@ -277,7 +228,6 @@ def cameras(here: Path) -> Path:
 
 
 def describe(streams: list[ImageStream]) -> dict[str, list[str]]:
-    assert [stream.number for stream in streams] == list(range(len(streams)))
     return {stream.name: list(map(str, stream.images)) for stream in streams}
 
 
@@ -311,11 +261,11 @@ def test_column_of_a_list(cameras: Path) -> None:
 @pytest.mark.parametrize(
     ("stream_by", "sentence"),
     [
-        ("(", r"Expected folder, column:NAME or a regular expression for --stream-by, got '\('"),
-        ("cam", r"a regular expression with one group .* got 'cam', which has 0 groups"),
+        ("(", "Expected folder, column:NAME or a regular expression"),
+        ("cam", "which has 0 groups"),
         ("(a)(b)", "which has 2 groups"),
-        ("(b)/img", r"finds no stream in the path 'cams/a/img0\.png'; change the expression"),
-        ("column:x", r"--stream-by column:x is for \.csv and \.parquet lists, and 'cams' is none"),
+        ("(b)/img", "finds no stream in 'cams/a/img0"),
+        ("column:x", "is for .csv lists"),
     ],
 )
 def test_unclear_streams_are_refused(cameras: Path, stream_by: str, sentence: str) -> None:
@@ -327,72 +277,5 @@ def test_column_that_is_missing_or_empty_is_refused(here: Path) -> None:
     Path("list.csv").write_text("path,camera\na.png,1\nb.png,\n")
     with pytest.raises(LmrError, match=r"Line 3 of the list 'list\.csv' has no stream"):
         split_streams(["list.csv"], "column:camera")
-    with pytest.raises(LmrError, match="has no column 'cam'"):
+    with pytest.raises(LmrError, match="one column 'cam'"):
         split_streams(["list.csv"], "column:cam")
-
-
-# The work folder, on this machine and at an address: files are replaced whole, and merged whole or not at all.
-
-
-@pytest.fixture(params=["path", "address"])
-def parts(tmp_path: Path, request: pytest.FixtureRequest) -> StreamParts:
-    made = StreamParts(tmp_path / "o.jsonl" if request.param == "path" else f"file://{tmp_path}/o.jsonl")
-    made.begin({"--top": "5"})
-    return made
-
-
-def test_files_of_the_work_folder_are_replaced_whole(parts: StreamParts, tmp_path: Path) -> None:
-    assert parts.exists
-    assert parts.read(parts.part(0)) is None
-    for content in (b"one\n", b"two\n"):
-        parts.write(parts.part(0), content)
-        assert parts.read(parts.part(0)) == content
-    assert parts.list_finished() == set()
-    parts.write(parts.answers(3), b'{"path": "a", "label": "x"}\n')
-    assert parts.list_finished() == {3}
-    assert [line.label for line in parts.read_lines(3)] == ["x"]
-    assert sorted(path.name for path in (tmp_path / "o.jsonl.parts").iterdir()) == [
-        "000000.part.jsonl", "000003.jsonl", "run.json",
-    ]  # fmt: skip
-
-
-def test_merge_that_fails_changes_nothing(parts: StreamParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "o.jsonl"
-    out.write_text("old\n")
-    assert not parts.is_output_empty
-    parts.write(parts.answers(0), b"new\n")
-
-    def refuse(*given: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("shutil.copyfileobj", refuse)
-    with pytest.raises(LmrError, match=r"No space left on device\. Nothing is lost: when there is room"):
-        parts.merge([0])
-    assert out.read_text() == "old\n"
-    monkeypatch.undo()
-    parts.merge([0])
-    assert out.read_text() == "new\n"
-    parts.remove()
-    assert [path.name for path in tmp_path.iterdir()] == ["o.jsonl"]
-
-
-def test_work_folder_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(LmrError, match=r"Cannot \w+ .*file/o\.jsonl.*: Not a directory\."):
-        StreamParts(f"file://{tmp_path}/file/o.jsonl").begin({})
-
-
-def test_another_run_is_not_continued(parts: StreamParts) -> None:
-    parts.check({"--top": "5"})
-    with pytest.raises(LmrError, match=r"not finished and had --top 5, not 3; give the same command to continue it"):
-        parts.check({"--top": "3"})
-
-
-def test_summary_counts_the_images_that_were_answered_adapted(cams: Path) -> None:
-    quiet = label("quiet.jsonl", method="steady")
-    assert quiet.adaptation is not None
-    assert quiet.adaptation.startswith("The images did not change: all 11 answers are the frozen model's.")
-    assert label("bad.jsonl", method="steady", prior="uniform").adaptation == "Adapted on all 11 images."
-    assert label("published.jsonl").adaptation is None
-    mixed = replace(quiet, tally=replace(quiet.tally, adapted=4, drifted=2))
-    assert mixed.adaptation == "Adapted on 4 of 11 images, after a change of 2 streams."

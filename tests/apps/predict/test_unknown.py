@@ -16,7 +16,7 @@ from predict_runs import LABELS, draw_pictures, predict_images
 
 
 def find_scores(names: list[str]) -> torch.Tensor:
-    backbone = lmr.load("pocket")
+    backbone = lmr.load()
     with torch.no_grad():
         return score_known(
             backbone.classifier(LABELS)(torch.stack([backbone.preprocess(open_image(name)) for name in names]))
@@ -38,7 +38,7 @@ def test_unknown_images_have_no_label_in_both_formats(here: Path) -> None:
         assert again.answers == summary.answers
         assert (here / out).read_bytes() == before
         with pytest.raises(lmr.LmrError, match="had --unknown"):
-            predict_images("a", LABELS, out=out, state=f"{out}.kept", batch_size=5, resume=True, unknown="auto")
+            predict_images("a", LABELS, out=out, state=f"{out}.kept", batch_size=5, resume=True, unknown=0.1)
     lines = [json.loads(line) for line in (here / "o.jsonl").read_text().splitlines()]
     assert [line["label"] is None for line in lines] == (scores < limit).tolist()
     assert [line["known"] for line in lines] == pytest.approx(scores.tolist(), abs=1e-5)
@@ -58,5 +58,5 @@ def test_every_answer_has_a_score_without_a_threshold(here: Path) -> None:
 
 
 def test_a_threshold_that_is_none_is_refused(here: Path) -> None:
-    with pytest.raises(lmr.LmrError, match="from 0 to 1, or auto"):
-        predict_images("a", LABELS, unknown="sometimes")
+    with pytest.raises(lmr.LmrError, match="from 0 to 1"):
+        predict_images("a", LABELS, unknown=2.0)

@@ -118,7 +118,7 @@ def test_the_command_says_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFi
 
     data = ["--datasets", "cifar10-c|photo-c", "cifar100-c|"]
     lines, said = run("--methods", "lmr", "--corruptions", "fog", "--images", "10", *data)
-    assert lines[-1] == "Runs: 1, images: 10."
+    assert lines[-1].startswith("Runs: 1, images: 10, passes of an image: 30 ")
     assert "--datasets photo-c " in lines[0]
     assert said.count("lmr: The dataset 'cifar10-c'") == said.count("lmr: The dataset 'cifar100-c'") == 1
     lines, said = run("photo-efficiency")
@@ -143,5 +143,5 @@ def test_the_plan_photo_takes_the_whole_sets_where_they_are(tmp_path: Path) -> N
     assert {task.dataset for task in tasks} == {"cifar10-c", "cifar100-c"}
     per_set = 3 * (9 + 4)  # seeds; four methods have a published batch size that matters and is not 64
     assert len(tasks) == 2 * per_set
-    assert {task.order.seed for task in tasks} == {1, 2, 3}
+    assert {task.seed for task in tasks} == {1, 2, 3}
     assert {task.batch_size for task in tasks} == {64, 200}

@@ -19,10 +19,11 @@ def test_prompt_files(tmp_path: Path) -> None:
     several = read_prompt_set("templates.json", tmp_path)
     assert several == PromptSet("templates.json", ("a {}.", "the {}."))
     assert several.write(["red_star", "ring"]) == [["a red star.", "the red star."], ["a ring.", "the ring."]]
-    (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(lmr.LmrError, match="Cannot read"):
-        read_prompt_set("broken.json", tmp_path)
-    with pytest.raises(lmr.LmrError, match="CuPL_prompts_imagenet"):
+    for broken in ("{", "[" * 100_000, f"[{'1' * 10_001}]"):
+        (tmp_path / "broken.json").write_text(broken)
+        with pytest.raises(lmr.LmrError, match="Cannot read"):
+            read_prompt_set("broken.json", tmp_path)
+    with pytest.raises(lmr.LmrError, match="imagenet_prompts/CuPL_image_prompts"):
         read_prompt_set("cupl.json", tmp_path / "elsewhere")
 
 
@@ -31,4 +32,3 @@ def test_lists_of_as_many_templates_have_names_of_their_own(tmp_path: Path) -> N
     names = [read_prompt_set(entry, tmp_path).name for entry in lists]
     assert all(name.startswith("2 templates ") for name in names)
     assert names[0] != names[1]
-    assert read_prompt_set(json.dumps(lists[0]), tmp_path).name == names[0]  # as the command line has it

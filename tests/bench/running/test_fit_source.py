@@ -21,7 +21,7 @@ from lmr.data.streams import make_stream
 
 SPEC = "eata(diversity=2.0, lr=0.002, fisher=20000.0)"
 pytestmark = pytest.mark.usefixtures("tiny_models")
-SMALL = {"backbones": "pocket", "datasets": "pocket-c", "corruptions": "fog", "images": 60, "batch_sizes": 16}
+SMALL = {"backbones": "photo", "datasets": "photo-c", "corruptions": "fog", "images": 60, "batch_sizes": 16}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def make_task(methods: str = SPEC, **changes: Any) -> Task:
 
 def answer_by_hand(first: int, last: int) -> torch.Tensor:
     """The largest probabilities [60] of a stream after Fisher values of the clean images in these places."""
-    dataset, clean, backbone = open_dataset("pocket-c"), open_dataset("pocket"), lmr.load("pocket")
+    dataset, clean, backbone = open_dataset("photo-c"), open_dataset("photo"), lmr.load()
     method: Any = lmr.create(SPEC, backbone.classifier(dataset.classes))
     order = make_stream(clean, "clean", seed=1).index[first:last].tolist()
     if order:
@@ -62,7 +62,7 @@ def test_stream_is_that_after_clean_images_that_forgetting_is_not_measured_on(tm
     torch.testing.assert_close(found, expected, atol=2e-6, rtol=0)
     assert (answer_by_hand(0, 0) - expected).abs().max() > 1e-4
     assert (answer_by_hand(300, 450) - expected).abs().max() > 1e-5
-    assert row.protocol["source"] == "150 clean images of pocket-c before the stream, 64 at a time, unlabelled"
+    assert row.protocol["source"] == "150 clean images of photo-c before the stream, 64 at a time, unlabelled"
 
 
 def test_run_that_was_stopped_ends_as_the_others(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_source_images_decide_the_hash_of_these_runs_and_of_no_others(monkeypatc
 
 def test_without_clean_images_it_runs_as_it_is_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The stream of a clean set is of clean images itself; and all may be needed to measure forgetting."""
-    task = make_task(datasets="pocket", corruptions="clean")
+    task = make_task(datasets="photo", corruptions="clean")
     assert task.source_images == 0
-    assert make_task(forgetting=open_dataset("pocket").count("clean") - 20).source_images == 20
+    assert make_task(forgetting=open_dataset("photo").count("clean") - 20).source_images == 20
     with caplog.at_level(logging.WARNING, "lmr"):
         row = run_task(task, tmp_path)
     assert "source" not in row.protocol

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.bench.inputs import KeptImages, find_dataset
+from lmr.bench import inputs
+from lmr.bench.inputs import KeptFeatures, KeptImages, find_dataset
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import answers
@@ -21,14 +22,15 @@ from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
 from lmr.data.catalogue import open_dataset
 from lmr.data.labelled import ImageFileSet
-from lmr.data.pocket_world import CLASSES, draw
+from lmr.data.names import read_list
 from lmr.data.streams import make_stream
 from lmr.images.ahead import THREAD_NAME
+from predict_runs import draw_arrays
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
 SMALL = {
-    "datasets": "pocket-c",
-    "backbones": "pocket",
+    "datasets": "photo-c",
+    "backbones": "photo",
     "corruptions": "jpeg_compression",
     "images": 60,
     "batch_sizes": 16,
@@ -38,6 +40,57 @@ SMALL = {
 def make_task(methods: str, **changes: Any) -> Task:
     (task,) = list_tasks([parse_plan("test", "", Path(), SMALL | {"methods": methods} | changes)])
     return task
+
+
+@pytest.mark.parametrize("method", ["zeroshot", "tda", "dmn", "bca", "oga", "dota", "ecalp", "onzeta", "stata"])
+def test_methods_that_train_nothing_share_features_to_the_same_bits(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run encodes the two batches whose memory is measured, and no other."""
+    monkeypatch.setattr(KeptFeatures, "_kept", {})
+    task, encode, sizes = make_task(method), lmr.ZeroShot.encode, list[int]()
+
+    def count(self: lmr.ZeroShot, images: torch.Tensor) -> torch.Tensor:
+        sizes.extend([len(images)] if isinstance(self, KeptFeatures) else [])  # not those of counting passes
+        return encode(self, images)
+
+    monkeypatch.setattr(lmr.ZeroShot, "encode", count)
+    alone, first = run_task(task, tmp_path), read_samples(tmp_path, task.run)
+    assert sizes == [16, 16, 16, 12]
+    again, second = run_task(task, tmp_path), read_samples(tmp_path, task.run)
+    assert sizes[4:] == [16, 16]
+    assert again.compare() == alone.compare()
+    for name, values in first.items():
+        np.testing.assert_array_equal(second[name], values)
+
+
+def test_shared_features_cost_the_time_of_their_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeptFeatures, "_kept", {})
+    encode = lmr.ZeroShot.encode
+
+    def wait(self: lmr.ZeroShot, images: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.03)
+        return encode(self, images)
+
+    monkeypatch.setattr(lmr.ZeroShot, "encode", wait)
+    times = [run_task(make_task("zeroshot"), tmp_path).metrics["ms_per_image"] for _ in range(2)]
+    assert min(number for number in times if number) > 30 / 16
+
+
+def test_features_are_shared_with_no_method_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeptFeatures, "_kept", {})
+    run_task(make_task("tent"), tmp_path)
+    assert not KeptFeatures._kept
+
+
+def test_kept_features_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeptFeatures, "_kept", {})
+    run_task(make_task("zeroshot"), tmp_path)
+    sizes = [features.nbytes for features, _ in KeptFeatures._kept.values()]
+    assert len(sizes) == 4
+    monkeypatch.setattr(inputs, "KEPT_FEATURES", sum(sizes[1:]))
+    run_task(make_task("zeroshot", corruptions="fog"), tmp_path)
+    assert sum(features.nbytes for features, _ in KeptFeatures._kept.values()) <= sum(sizes[1:])
 
 
 def stop_after(images: int) -> Callable[[int], None]:
@@ -50,9 +103,9 @@ def stop_after(images: int) -> Callable[[int], None]:
 
 def answer_by_hand(spec: str, task: Task) -> tuple[torch.Tensor, np.ndarray, list[lmr.Prediction]]:
     """Logits [N, C] of a method on the stream of a task, labels, and the answers, with nothing of the bench."""
-    dataset = open_dataset("pocket-c")
-    backbone = lmr.load("pocket")
-    method = lmr.create(spec, backbone.classifier(dataset.classes))
+    dataset = open_dataset("photo-c")
+    backbone = lmr.load()
+    method = lmr.create(spec, backbone.classifier(dataset.classes), preset="default")
     batches = list(make_stream(dataset, "jpeg_compression", severity=5, limit=60, batch_size=16))
     answers = [method.step(backbone.preprocess(np.stack(b.images))) for b in batches]
     return torch.cat([answer.logits for answer in answers]), np.concatenate([b.labels for b in batches]), answers
@@ -78,9 +131,9 @@ def test_row_says_what_the_method_answered(tmp_path: Path) -> None:
     assert row.curve["accuracy"][-1] == pytest.approx(right)
     assert (row.domain, row.severity, row.emit, row.reset) == ("jpeg_compression", 5, "after", "domain")
     assert row.run == task.run
-    assert row.protocol["classes"] == "100"
+    assert row.protocol["classes"] == "10"
     assert (row.metrics["ms_per_image"] or 0) > 0
-    assert row.metrics["trainable"] == lmr.create("lmr", lmr.load("pocket").classifier(CLASSES)).trainable > 100
+    assert row.metrics["trainable"] == lmr.create("lmr", lmr.load().classifier(read_list("cifar10"))).trainable > 100
     samples = read_samples(tmp_path, row.run)
     assert np.array_equal(samples["predicted"], logits.argmax(1).numpy())
     assert np.array_equal(samples["true"], labels)
@@ -140,7 +193,7 @@ def test_a_class_without_any_probability_has_no_likelihood(tmp_path: Path) -> No
     floor = np.log(np.finfo(np.float32).tiny)
     assert (logits[range(60), labels] < floor + 1e-3).any()
     assert run_task(task, tmp_path).metrics["nll"] is None
-    classifier = lmr.load("pocket").classifier(["red star", "blue ring"])
+    classifier = lmr.load().classifier(["cat", "ship"])
     method = lmr.create("ecalp", classifier)
     known = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
     step = answers.Step(lmr.Prediction(known, {}), 1.0, 0, None)
@@ -213,7 +266,7 @@ def test_checkpoint_is_saved_on_the_way(tmp_path: Path) -> None:
 
 def test_forgetting_asks_for_clean_pictures_after_the_stream(tmp_path: Path) -> None:
     row = run_task(make_task("zeroshot", forgetting=70), tmp_path)
-    dataset, backbone = open_dataset("pocket"), lmr.load("pocket")
+    dataset, backbone = open_dataset("photo"), lmr.load()
     classifier = backbone.classifier(dataset.classes)
     right = []
     for batch in make_stream(dataset, "clean", seed=1, limit=70):
@@ -258,12 +311,12 @@ def test_clean_images_before_an_onset_are_answered_and_not_counted(tmp_path: Pat
 
 def make_file_task(folder: Path, **changes: Any) -> Task:
     """A stream of 40 image files in class folders."""
-    pixels, scene = draw(range(40))
-    for number, (array, label) in enumerate(zip(pixels, scene.label, strict=True)):
-        place = folder / CLASSES[label]
+    pixels, truth = draw_arrays(range(40)), open_dataset("photo").labels("clean")
+    for number, (array, label) in enumerate(zip(pixels, truth[:40], strict=True)):
+        place = folder / read_list("cifar10")[label]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(array).save(place / f"{number}.png")
-    table = {"datasets": f"folder:{folder}", "backbones": "pocket", "methods": "lmr", "batch_sizes": 8} | changes
+    table = {"datasets": f"folder:{folder}", "backbones": "photo", "methods": "lmr", "batch_sizes": 8} | changes
     (task,) = list_tasks([parse_plan("test", "", Path(), table)])
     return task
 
@@ -328,9 +381,9 @@ def test_live_stream_does_not_wait(tmp_path: Path) -> None:
     task = make_task("tent", timing="live")
     row = run_task(task, tmp_path)
     assert (row.order_text, row.protocol["timing"]) == ("shuffle live", "adapts on one batch in 2")
-    assert "--timing live" in row.command
+    assert "--set timing=live" in row.command
     assert task.run != make_task("tent").run
-    dataset, backbone = open_dataset("pocket-c"), lmr.load("pocket")
+    dataset, backbone = open_dataset("photo-c"), lmr.load()
     method = lmr.create("tent", backbone.classifier(dataset.classes))
     expected: list[torch.Tensor] = []
     for number, batch in enumerate(make_stream(dataset, "jpeg_compression", severity=5, limit=60, batch_size=16)):

@@ -22,8 +22,8 @@ def list_texts(view: View) -> list[str]:
 def make_tasks() -> list[Task]:
     table = {
         "methods": ["zeroshot", "lmr"],
-        "datasets": "pocket-c",
-        "backbones": "pocket",
+        "datasets": "photo-c",
+        "backbones": "photo",
         "corruptions": ["fog", "snow"],
         "images": 100,
     }

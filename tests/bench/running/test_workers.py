@@ -18,8 +18,8 @@ from lmr.bench.running.workers import Event, WorkerPool, choose_task, explain_ex
 def make_tasks(**changes: Any) -> list[Task]:
     table = {
         "methods": "zeroshot",
-        "datasets": "pocket-c",
-        "backbones": "pocket",
+        "datasets": "photo-c",
+        "backbones": "photo",
         "corruptions": ["fog", "snow"],
         "images": 32,
     }

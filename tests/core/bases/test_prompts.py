@@ -27,7 +27,7 @@ def test_prototypes_and_gradients_are_those_of_one_graph(chunk: int) -> None:
     row = context.detach().flatten()
     torch.testing.assert_close(tuner.encode(row), texts.detach(), atol=1e-11, rtol=0)
     slopes = torch.randn(3, *texts.shape, generator=generator, dtype=torch.float64)
-    for slope, found in zip(slopes, tuner.pull_back(row, slopes), strict=True):
+    for slope, found in zip(slopes, tuner.vjp(row, slopes), strict=True):
         (expected,) = torch.autograd.grad(texts, context, slope, retain_graph=True)
         torch.testing.assert_close(found, expected.flatten(), atol=1e-10, rtol=0)
 
@@ -44,5 +44,5 @@ def test_gradient_of_several_losses_encodes_the_prompts_once() -> None:
     encode = tuner.prompts.encode
     tuner.prompts.encode = lambda *given: (calls.append(1), encode(*given))[1]  # type: ignore[method-assign]
     slopes = torch.ones(5, *tuner.start_prototypes.shape, dtype=torch.float64)
-    tuner.pull_back(tuner.start, slopes)
+    tuner.vjp(tuner.start, slopes)
     assert len(calls) == 1

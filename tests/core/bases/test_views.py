@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import lmr
 from few_views import create
+from pocket import load_pocket
 
 NAMES = ["red ring", "blue star", "plain cross"]
 WITH_VIEWS = [name for name in lmr.list_methods() if lmr.find_method(name).takes_views]
@@ -17,7 +18,7 @@ WITH_VIEWS = [name for name in lmr.list_methods() if lmr.find_method(name).takes
 
 @pytest.fixture(scope="module")
 def clip() -> lmr.ZeroShot:
-    return lmr.load("pocket").classifier(NAMES)
+    return load_pocket().classifier(NAMES)
 
 
 def draw(count: int, seed: int = 0) -> Tensor:
@@ -139,7 +140,7 @@ def test_inputs_that_are_no_pictures_need_given_views() -> None:
 
 
 def test_views_of_half_precision_are_made_in_float32() -> None:
-    clip = lmr.load("pocket").classifier(NAMES).to(torch.bfloat16)
+    clip = load_pocket().classifier(NAMES).to(torch.bfloat16)
     method = lmr.create("tpt(views=4)", clip)
     answer = method.step(draw(2).bfloat16())
     assert answer.logits.dtype == torch.float32

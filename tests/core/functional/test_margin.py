@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lmr.core.functional.margin import (
     adapt_margin,
-    find_candidates,
-    gate,
+    confidence_weight,
+    find_protected,
     measure_margin,
     restoration_loss,
 )
@@ -82,10 +82,10 @@ def make_streams(index: Tensor, count: int) -> Streams:
 def differentiate(case: dict[str, Any]) -> tuple[LocalMargin, Tensor, Tensor]:
     """The library's margin, its loss softplus(target - margin) [B] and the loss's gradient on the logits."""
     logits = (case["scale"] * case["cosines"]).requires_grad_()
-    candidates = find_candidates(case["cosines"], case["delta"], case["positives"])
-    margin, negatives = measure_margin(logits, case["cosines"], candidates, case["negatives"], EPS)
+    protected = find_protected(case["cosines"], case["delta"], case["positives"])
+    margin, negatives = measure_margin(logits, case["cosines"], protected, case["negatives"], EPS)
     loss = torch.nn.functional.softplus(case["target"] - margin)
-    return LocalMargin(margin, candidates, negatives), loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
+    return LocalMargin(margin, protected, negatives), loss.detach(), torch.autograd.grad(loss.sum(), logits)[0]
 
 
 @quick
@@ -160,7 +160,7 @@ def test_extremes_stay_finite(case: dict[str, Any], dtype: torch.dtype) -> None:
     assert loss.isfinite().all()
     assert gradient.isfinite().all()
     assert (gradient.abs().sum(1) <= 2.0001).all()
-    weight = gate(case["scale"] * case["cosines"], 0.3)
+    weight = confidence_weight(case["scale"] * case["cosines"], 0.3)
     assert ((weight >= 0) & (weight <= 1)).all()
     assert not local.margin[~local.negatives.any(1)].any()
 
@@ -182,30 +182,30 @@ def test_opposite_poles() -> None:
     """Cosines 1 and -1 at scale 1000: the margin is the whole gap of 2000, in either precision."""
     for dtype in (torch.float32, torch.float64):
         cosines = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=dtype)
-        margin, _ = measure_margin(1000 * cosines, cosines, find_candidates(cosines, 0.03), 5, EPS)
+        margin, _ = measure_margin(1000 * cosines, cosines, find_protected(cosines, 0.03), 5, EPS)
         assert margin.tolist() == pytest.approx([2000.0, 2000.0], abs=1e-3)
 
 
 def test_protection_by_gap_and_by_top() -> None:
     cosines = torch.tensor([[0.30, 0.28, 0.26, 0.30], [0.1, 0.2, 0.1875, 0.0]], dtype=torch.float64)
-    assert find_candidates(cosines, 0.03).int().tolist() == [[1, 1, 0, 1], [0, 1, 1, 0]]
-    assert find_candidates(cosines, 0.0).int().tolist() == [[1, 0, 0, 1], [0, 1, 0, 0]]
-    assert find_candidates(cosines, 0.0125).int().tolist() == [[1, 0, 0, 1], [0, 1, 1, 0]]
-    assert find_candidates(cosines, 0.03, "top1").int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
-    assert find_candidates(cosines, 2.0).all()
+    assert find_protected(cosines, 0.03).int().tolist() == [[1, 1, 0, 1], [0, 1, 1, 0]]
+    assert find_protected(cosines, 0.0).int().tolist() == [[1, 0, 0, 1], [0, 1, 0, 0]]
+    assert find_protected(cosines, 0.0125).int().tolist() == [[1, 0, 0, 1], [0, 1, 1, 0]]
+    assert find_protected(cosines, 0.03, "top1").int().tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert find_protected(cosines, 2.0).all()
 
 
 def test_gate_opens_at_tau() -> None:
     def stand(confidence: float) -> Tensor:
         return torch.tensor([[math.log(confidence / (1 - confidence)), 0.0]], dtype=torch.float64)
 
-    assert gate(stand(0.6), 0.7).item() == 0
-    assert gate(stand(0.85), 0.7).item() == pytest.approx(0.5)
-    assert gate(stand(0.7 + 1e-9), 0.7).item() == pytest.approx(0.0, abs=1e-8)
-    assert gate(torch.tensor([[1000.0, -1000.0]]), 0.7).item() == 1
-    assert gate(torch.zeros(1, 2), 0.5).item() == 0
-    assert gate(torch.zeros(1, 4), 0.0).item() == pytest.approx(0.25)
-    assert not gate(torch.randn(3, 4, requires_grad=True), 0.1).requires_grad
+    assert confidence_weight(stand(0.6), 0.7).item() == 0
+    assert confidence_weight(stand(0.85), 0.7).item() == pytest.approx(0.5)
+    assert confidence_weight(stand(0.7 + 1e-9), 0.7).item() == pytest.approx(0.0, abs=1e-8)
+    assert confidence_weight(torch.tensor([[1000.0, -1000.0]]), 0.7).item() == 1
+    assert confidence_weight(torch.zeros(1, 2), 0.5).item() == 0
+    assert confidence_weight(torch.zeros(1, 4), 0.0).item() == pytest.approx(0.25)
+    assert not confidence_weight(torch.randn(3, 4, requires_grad=True), 0.1).requires_grad
 
 
 @st.composite

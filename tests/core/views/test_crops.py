@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lmr.core.views.crops import Crops, cut_crops, draw_crops, sample_bilinear
+from lmr.core.views.crops import Crops, draw_crops, place_crops, sample_bilinear, sample_grid
 
 
 def draw(count: int, height: int = 224, width: int = 224, seed: int = 0) -> Crops:
@@ -61,7 +61,7 @@ def test_pixels_are_those_of_a_cropped_and_resized_image(dtype: torch.dtype) -> 
     """Against slicing, torch's own interpolation and flip, box by box."""
     image = torch.randn(3, 20, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(dtype)
     crops = draw(60, 20, 30)
-    views = cut_crops(image, crops)
+    views = sample_grid(image.expand(60, -1, -1, -1), **place_crops(crops, image))
     for k, view in enumerate(views):
         top, left, height, width = (int(value[k]) for value in crops[:4])
         box = image[:, top : top + height, left : left + width].unsqueeze(0)

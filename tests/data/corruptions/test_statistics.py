@@ -18,10 +18,10 @@ from PIL import Image
 from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.corruptions.weather import load_textures
-from lmr.data.pocket_world import draw
+from pocket import draw
+from real_data import FOLDER
 
 BOOK = json.loads(Path(__file__).with_name("corruption_statistics.json").read_text(encoding="utf-8"))
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 ALL = CORRUPTIONS + EXTRA
 FIXED = (
     "defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur", "saturate",
@@ -55,12 +55,12 @@ def draw_pocket(constants: str) -> np.ndarray:
 
 
 def read_real(constants: str) -> np.ndarray:
-    if not DATA.is_dir():
-        pytest.skip("the real images are not here: ../shared/data beside the repository")
+    if not (FOLDER / "cifar10_test.npz").is_file():
+        pytest.skip("needs cifar10_test.npz and imagenet-sample-224 in the folder $LMR_TEST_DATA")
     if constants == "cifar":
-        with np.load(DATA / "cifar10_test.npz") as archive:
+        with np.load(FOLDER / "cifar10_test.npz") as archive:
             return np.array(archive["images"][:100])
-    files = sorted((DATA / "imagenet-sample-224").glob("*.JPEG"))[::10]
+    files = sorted((FOLDER / "imagenet-sample-224").glob("*.JPEG"))[::10]
     return np.stack([np.asarray(Image.open(file).convert("RGB")) for file in files])
 
 
@@ -83,6 +83,7 @@ def test_cifar_images_change_as_under_the_original(name: str, real: dict[str, np
     check_real(name, "cifar", (1, 2, 3, 4, 5), real)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_imagenet_images_change_as_under_the_original(name: str, real: dict[str, np.ndarray]) -> None:
     """The strongest only: all five take a minute, and were seen to hold when the numbers were written."""

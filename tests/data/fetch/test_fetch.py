@@ -30,12 +30,14 @@ from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.data.catalogue import EMBEDDED_SETS, NAMES
 from lmr.data.cifar import read_checksums
+from lmr.data.corruptions import EXTRA
 from lmr.data.domains import DOMAIN_SETS
 from lmr.data.fetch.archives import download_file, unpack_archive
 from lmr.data.fetch.check import check_set
 from lmr.data.fetch.fetch import fetch_set, find_source
 from lmr.data.fetch.sources import SOURCES, Archive, SetSource
 from lmr.data.names import read_imagenet, read_list
+from real_data import FOLDER
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
@@ -672,8 +674,8 @@ def test_check_of_cifar(tmp_path: Path) -> None:
     maker.write_cifar_binary(folder / "test_batch.bin", images, labels, coarse=False)
     for place in (tmp_path, folder):  # the root, or the folder itself
         assert "are not the official test set" in check_set("cifar10", place)[0]
-    if (maker.SHARED / "cifar10_test.npz").is_file():
-        assert check_set("cifar10", maker.SHARED) == []
+    if (FOLDER / "cifar10_test.npz").is_file():
+        assert check_set("cifar10", FOLDER) == []
 
 
 def test_check_of_corrupted_cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -687,11 +689,28 @@ def test_check_of_corrupted_cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setitem(read_checksums(100), "labels", digest)
     said: list[str] = []
     problems = check_set("cifar100-c", tmp_path, report=said.append)
-    assert len(problems) == 19
+    assert len(problems) == 15
     assert "fog.npy does not match the published checksum (md5 4efc7ebd5e82b028bdbe13048e3ea564)." in problems
     assert any(problem.startswith("snow.npy has 5 bytes") for problem in problems)
     assert "frost.npy is missing." in problems
-    assert said == [f"{folder}: 1 of 20 files match the published checksums."]
+    assert said == [f"{folder}: 1 of 16 files match the published checksums."]
+
+
+def test_fifteen_corruptions_of_cifar_are_a_whole_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lmr.data.fetch.check, "COUNT", 0)  # any size will do
+    for name in read_checksums(10):
+        (tmp_path / f"{name}.npy").write_bytes(name.encode())
+        monkeypatch.setitem(read_checksums(10), name, hashlib.md5(name.encode()).hexdigest())
+    said: list[str] = []
+    assert check_set("cifar10-c", tmp_path, report=said.append) == []
+    assert len(said) == 1
+    for name in EXTRA:
+        assert len(check_set("cifar10-c", tmp_path)) == EXTRA.index(name)  # one of the four is not enough
+        (tmp_path / f"{name}.npy").unlink()
+    assert check_set("cifar10-c", tmp_path, report=said.append) == []
+    assert "saturate" in said[-1]
+    (tmp_path / "fog.npy").unlink()
+    assert check_set("cifar10-c", tmp_path) == ["fog.npy is missing."]
 
 
 def write_listed(folder: Path, files: tuple[str, ...]) -> None:
@@ -725,7 +744,7 @@ def test_command_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     complaint = run("cifar10-c", "--check", str(tmp_path))
     shown = capsys.readouterr().out
     assert complaint == f"The dataset 'cifar10-c' in '{tmp_path}' is incomplete or incorrect."
-    assert shown.count("is missing.") == 20
-    if (maker.SHARED / "cifar100_test.npz").is_file():
-        assert run("cifar100", "--check", str(maker.SHARED)) is None
+    assert shown.count("is missing.") == 16
+    if (FOLDER / "cifar100_test.npz").is_file():
+        assert run("cifar100", "--check", str(FOLDER)) is None
         assert "complete and correct" in capsys.readouterr().out

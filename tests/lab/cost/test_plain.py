@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 import lmr
 from lab.cost.plain import PlainLMR, PlainTENT, list_plain_loops
-from lmr.models.formats.export import build_transformers_vision
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionConfig, VisionTower
+from lmr.models.transformers_clip import build_transformers_vision
 
 TINY = VisionConfig(resolution=16, patch=4, width=32, depth=3, heads=4, features=24, hidden=64)
 
@@ -54,7 +54,7 @@ def test_transformers_model_has_the_features_of_the_tower(activation: str, fold:
 def test_plain_lmr_and_ours_answer_alike_over_a_stream() -> None:
     tower = make_tower()
     prototypes, batches = make_stream(tower)
-    method = lmr.create("lmr", lmr.ZeroShot(tower, prototypes))
+    method = lmr.create("lmr", lmr.ZeroShot(tower, prototypes), preset="default")
     loop = PlainLMR(build_transformers_vision(tower), method.classifier.prototypes)
     shares = []
     for images in batches:

@@ -152,7 +152,7 @@ def test_training_writes_a_model_that_loads(root: Path, capsys: pytest.CaptureFi
     assert "98 photographs, 110 names" in printed
     assert "Zero-shot accuracy on the test images: CIFAR-10 " in printed
     assert "kept aside" not in printed
-    model = Embedded("photo", out)
+    model = Embedded(out)
     assert model.facts["training"].startswith("4 batches of 8")
     assert model.classifier(["cat", "dog"]).classes == 2
     assert not out.with_name("photo.safetensors.checkpoint").exists()
@@ -164,7 +164,7 @@ def test_trial_is_not_measured_on_test_images(root: Path, capsys: pytest.Capture
     assert "78 photographs" in printed
     assert "training images of CIFAR-10 that were kept aside" in printed
     assert "test images" not in printed
-    assert "clean accuracy" not in Embedded("photo", root / "trial.safetensors").facts
+    assert "clean accuracy" not in Embedded(root / "trial.safetensors").facts
 
 
 @pytest.mark.parametrize(
@@ -205,19 +205,7 @@ def test_command_passes_its_options(words: list[str], expected: Any, monkeypatch
     assert called == [expected]
 
 
-def test_command_trains_pocket_as_its_weights_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[Any] = []
-    monkeypatch.setattr("lab.train.pocket.train", lambda *values: called.append(values[:4]))
-    assert main(["pocket"]) == 0
-    assert called == [(7000, 256, 1e-3, Path("pocket.safetensors"))]
-
-
-@pytest.mark.parametrize("words", [["photo", "--patch", "4"], ["pocket", "--resume"], ["pocket", "--held-out", "5"]])
-def test_options_of_the_other_model_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    assert f"{words[1]} is an option of" in capsys.readouterr().err
-
-
+@pytest.mark.slow
 def test_repeated_images_are_learnt(images: TrainingImages) -> None:
     few = images.pick(torch.arange(8))
     training = PhotoTraining(PhotoRecipe(steps=12, batch=8, warm=1), few)
@@ -245,6 +233,7 @@ def test_resumed_training_is_the_uninterrupted_one(images: TrainingImages, tmp_p
     assert all(torch.equal(own[key], other[key]) for key in own)
 
 
+@pytest.mark.slow
 def test_killed_training_resumes_by_command(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,7 +256,7 @@ def test_killed_training_resumes_by_command(
     train(RECIPE, out, root=str(root), resume=True)
     assert "Resumed after 2 of 4 steps." in capsys.readouterr().out
     train(RECIPE, straight, root=str(root))
-    own, other = Embedded("photo", out).encoder.state_dict(), Embedded("photo", straight).encoder.state_dict()
+    own, other = Embedded(out).encoder.state_dict(), Embedded(straight).encoder.state_dict()
     assert all(torch.equal(own[key], other[key]) for key in own)
 
 

@@ -18,8 +18,10 @@ from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.sqlite_store import SqliteStore
-from service_maker import NAMES, TIMEOUT, load_pocket, make_file
+from pocket import load_pocket
+from service_maker import NAMES, TIMEOUT, make_file
 
+JPEG = {"Content-Type": "image/jpeg"}
 FILES = [make_file(colour=colour) for colour in ("red", "blue", "green", "white")]
 
 
@@ -28,8 +30,8 @@ def make_method(streams: int) -> lmr.Method:
 
 
 @contextmanager
-def serve(path: Path, create: str = "auto") -> Iterator[httpx.Client]:
-    settings = ServiceSettings(resident=2, create=create)  # type: ignore[arg-type]
+def serve(path: Path) -> Iterator[httpx.Client]:
+    settings = ServiceSettings(resident=2)
     method = lmr.Watched(make_method(settings.resident))
     engine = Engine(method, NAMES, settings, SqliteStore(path, describe_identity(method)))
     engine.start()
@@ -93,13 +95,36 @@ def test_state_moves_to_another_stream(client: httpx.Client) -> None:
     assert answer.json()["error"]["message"].startswith("The given state")
 
 
-def test_labels_change_no_bit_of_a_state(client: httpx.Client) -> None:
-    label = post(client, "labelled", FILES[0]).json()["answers"][0]["label"]
-    before = read_state(client, "labelled")
-    status = client.post("/v1/streams/labelled/labels", json={"seq": 1, "labels": [label]}).json()
-    assert (status["accuracy"], status["labelled"]) == (1.0, 1)
+def test_labels_teach_unless_they_are_for_monitoring(client: httpx.Client) -> None:
+    first = post(client, "labelled", FILES[0]).json()["answers"][0]
+    before, body = read_state(client, "labelled"), {"seq": 1, "labels": [first["label"]]}
+    status = client.post("/v1/streams/labelled/labels", json={**body, "teach": False}).json()
+    assert (status["accuracy"], status["labelled"], status["taught"]) == (1.0, 1, 0)
     assert read_state(client, "labelled") == before
-    assert client.post("/v1/streams/labelled/labels", json={"seq": 1, "labels": ["boat"]}).status_code == 422
+    status = client.post("/v1/streams/labelled/labels", json=body).json()
+    assert (status["labelled"], status["taught"], status["estimated_labels"]) == (1, 1, 1)
+    assert len(status["estimated_interval"]) == 2
+    again = client.get("/v1/streams/labelled").json()["status"]
+    assert again["estimated_accuracy"] == status["estimated_accuracy"]
+    second = client.post("/v1/streams/labelled/images?mode=answer", content=FILES[0], headers=JPEG).json()
+    assert second["answers"][0]["probability"] > first["probability"]
+
+
+def test_wrong_labels_have_a_sentence(client: httpx.Client) -> None:
+    post(client, "mistaken", FILES[0])
+    path = "/v1/streams/mistaken/labels"
+    for body, code, words in (
+        ({"seq": 1, "labels": ["boat"]}, 422, "do not include 'boat'"),
+        ({"seq": 7, "labels": [NAMES[0]]}, 422, "has no request 7"),
+        ({"seq": 10**30, "labels": [NAMES[0]]}, 422, "has no request 1000"),
+        ({"seq": 1, "labels": [NAMES[0]] * 2}, 422, "Expected 1 labels for request 1, got 2"),
+        ({"seq": 1, "labels": [NAMES[0]] * 10_000}, 400, "labels"),
+    ):
+        answer = client.post(path, json=body)
+        assert answer.status_code == code
+        assert words in answer.json()["error"]["message"]
+    assert client.post("/v1/streams/nobody/labels", json={"seq": 1, "labels": [NAMES[0]]}).status_code == 404
+    assert client.get("/v1/streams/mistaken").json()["status"]["labelled"] == 0
 
 
 def test_retry_with_its_key_is_applied_once(client: httpx.Client) -> None:
@@ -137,8 +162,7 @@ def test_streams_survive_a_restart(tmp_path: Path) -> None:
     with serve(tmp_path / "store") as client:
         assert post(client, "cam", FILES[0], "frame-1").json()["seq"] == 1
         kept = read_state(client, "cam")
-    with serve(tmp_path / "store", create="never") as client:
+    with serve(tmp_path / "store") as client:
         assert read_state(client, "cam") == kept
         assert post(client, "cam", FILES[0], "frame-1").headers["Idempotency-Replayed"] == "true"
         assert post(client, "cam", FILES[1]).json()["seq"] == 2
-        assert post(client, "new", FILES[1]).status_code == 404

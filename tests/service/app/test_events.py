@@ -58,14 +58,14 @@ def test_later_frames_have_what_changed(service: ScriptedService) -> None:
     change(service, 10, "cam-1")
     frames = read_frames(service)
     next(frames)
-    change(service, 11, "cam-2", health="watch")
-    service.engine.events.append(ServiceEvent(11, time.time(), "cam-2", "health", "ok", "watch", "It is suspected."))
+    change(service, 11, "cam-2", health="suspected")
+    service.engine.events.append(ServiceEvent(11, time.time(), "cam-2", "health", "ok", "suspected", "Suspected."))
     for _number, frame in frames:
         if frame["streams"]:
             break
     assert frame["lost"] is False
     assert [status["stream"] for status in frame["streams"]] == ["cam-2"]
-    assert [event["message"] for event in frame["events"]] == ["It is suspected."]
+    assert [event["message"] for event in frame["events"]] == ["Suspected."]
 
 
 def test_client_goes_on_after_its_last_frame(service: ScriptedService) -> None:
@@ -81,7 +81,7 @@ def test_first_frame_has_events_of_this_moment(service: ScriptedService) -> None
     """They are counted and logged once a second; a client that comes in between misses none."""
     messages = [f"Event {number}." for number in range(5)]
     for number, one in enumerate(messages, 40):
-        service.engine.events.append(ServiceEvent(number, time.time(), "cam", "health", "ok", "watch", one))
+        service.engine.events.append(ServiceEvent(number, time.time(), "cam", "health", "ok", "suspected", one))
         service.engine.overview = Overview("ready", change=number)
         last, frame = next(read_frames(service))
         assert [event["message"] for event in frame["events"]][-1] == one
@@ -93,7 +93,7 @@ def test_client_that_was_away_too_long_is_told_the_last_events(
 ) -> None:
     change(service, 60, "cam")
     number, _ = next(read_frames(service))
-    service.engine.events.append(ServiceEvent(61, time.time(), "cam", "health", "ok", "watch", "Missed."))
+    service.engine.events.append(ServiceEvent(61, time.time(), "cam", "health", "ok", "suspected", "Missed."))
     change(service, 62, "cam")
     plain = service.engine.read_changes
 
@@ -125,7 +125,7 @@ def test_numbers_that_json_lacks_are_null(service: ScriptedService) -> None:
     frames = read_frames(service)
     next(frames)
     odd = {"entropy": float("nan"), "many": [float("inf"), 1.5]}
-    service.engine.events.append(ServiceEvent(31, time.time(), "cam", "health", "ok", "watch", "Odd.", odd))
+    service.engine.events.append(ServiceEvent(31, time.time(), "cam", "health", "ok", "suspected", "Odd.", odd))
     service.engine.overview = Overview("ready", change=31)
     for _number, frame in frames:
         if frame["events"]:

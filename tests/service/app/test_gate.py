@@ -15,8 +15,8 @@ from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 
 TOKEN = "a-token-of-many-letters"
 IMAGES = "/v1/streams/cam/images"
-GUARDED = ["/v1/streams", "/v1/model", "/metrics", "/v1/events", "/v2", "/v2/models/pocket"]
-OPEN = ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready", "/assets/live.js"]
+GUARDED = ["/v1/streams", "/v1/model", "/metrics", "/v1/events"]
+OPEN = ["/", "/docs", "/openapi.json", "/healthz", "/readyz", "/assets/live.js"]
 
 
 @pytest.fixture(scope="module")

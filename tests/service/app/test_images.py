@@ -15,13 +15,14 @@ import pytest
 import torch
 from PIL import Image
 
-from lmr.images.files import CostlyImage, UnreadableImage
+from lmr.images.files import UnreadableImage
 from lmr.service.app import images
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.images import ImageDecoder, ImageFile, ReadyImages, decode_base64, split_body
 from lmr.service.engine.requests import DeadlinePassed, QueueFull
 from lmr.service.settings import ServiceSettings
-from service_maker import load_pocket, make_file
+from pocket import load_pocket
+from service_maker import make_file
 
 FILES = [make_file("JPEG"), make_file("PNG"), make_file("WEBP")]
 FORM = "multipart/form-data; boundary=edge"
@@ -147,7 +148,7 @@ def decoder() -> Iterator[ImageDecoder]:
 
 
 def prepare(decoder: ImageDecoder, *images: ImageFile) -> ReadyImages:
-    return asyncio.run(decoder.run(lambda: decoder.decode(images, lambda: 1.0)))
+    return asyncio.run(decoder.run(decoder.decode(images, lambda: 60.0)))
 
 
 def test_images_are_those_of_the_library(decoder: ImageDecoder) -> None:
@@ -169,7 +170,7 @@ def test_bad_images_have_their_places(decoder: ImageDecoder) -> None:
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM", "ICO"])
 def test_other_formats_are_not_decoded(decoder: ImageDecoder, kind: str) -> None:
-    with pytest.raises(HttpProblem, match="not JPEG or PNG or WEBP") as caught:
+    with pytest.raises(HttpProblem, match=r"known format .JPEG, PNG, WEBP.") as caught:
         prepare(decoder, save(kind))
     assert caught.value.status == 422
 
@@ -228,7 +229,7 @@ def test_only_so_many_requests_wait() -> None:
     async def run() -> list[object]:
         async def ask() -> object:
             try:
-                return await decoder.run(lambda: decoder.decode([make_file()], lambda: 1.0))
+                return await decoder.run(decoder.decode([make_file()], lambda: 1.0))
             except QueueFull as error:
                 go.set()
                 return error
@@ -245,23 +246,46 @@ def test_only_so_many_requests_wait() -> None:
 def test_images_after_the_deadline_are_not_decoded(decoder: ImageDecoder) -> None:
     left = iter([1.0, 0.0])
     with pytest.raises(DeadlinePassed):
-        decoder.decode(FILES, lambda: next(left))
+        asyncio.run(decoder.run(decoder.decode(FILES, lambda: next(left))))
 
 
 def test_costly_images_are_decoded_where_they_can_be_ended(
     decoder: ImageDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(images, "_MOST_WORK", 100)
-    plain = prepare_costly(decoder, make_file("PNG", (10, 10)), make_file("PNG", (20, 20)))
-    assert torch.equal(plain.images, load_pocket().preprocess([make_file("PNG", (10, 10)), make_file("PNG", (20, 20))]))
+    small, large = make_file("PNG", (10, 10)), make_file("PNG", (20, 20))
+    inputs = prepare(decoder, small, large).images
+    assert torch.equal(inputs, load_pocket().preprocess([small, large]))
     monkeypatch.setattr(decoder._isolated, "decode", lambda content, seconds: pytest.fail("not here"))
-    assert len(prepare_costly(decoder, make_file("PNG", (10, 10))).images) == 1
-    with pytest.raises(CostlyImage):
-        prepare(decoder, make_file("PNG", (20, 20)))
+    assert len(prepare(decoder, small).images) == 1
 
 
-def prepare_costly(decoder: ImageDecoder, *files: ImageFile) -> ReadyImages:
-    return decoder.decode(files, lambda: 60.0, costly=True)
+def test_a_small_image_waits_for_one_image_of_a_large_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests take turns, and their work is summed, so that many images of little work are no small request."""
+    monkeypatch.setattr(images, "_THREADS", 1)
+    sizes, begun, go = list[int](), threading.Event(), threading.Event()
+    prepared = load_pocket().preprocess
+
+    def preprocess(image: Image.Image) -> torch.Tensor:
+        sizes.append(image.width)
+        begun.set()
+        assert go.wait(60)
+        return prepared(image)
+
+    decoder = ImageDecoder(preprocess, ServiceSettings())
+
+    async def run() -> None:
+        large = asyncio.ensure_future(decoder.run(decoder.decode([make_file("PNG", (60, 60))] * 4, lambda: 60.0)))
+        await asyncio.to_thread(begun.wait, 60)
+        middle = asyncio.ensure_future(decoder.run(decoder.decode([make_file("PNG", (50, 50))] * 2, lambda: 60.0)))
+        small = asyncio.ensure_future(decoder.run(decoder.decode([make_file("PNG", (20, 20))], lambda: 60.0)))
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(large, middle, small)
+
+    asyncio.run(run())
+    decoder.close()
+    assert sizes == [60, 20, 50, 50, 60, 60, 60]
 
 
 def test_no_room_is_taken_after_the_request_has_ended(decoder: ImageDecoder) -> None:

@@ -23,16 +23,16 @@ def tell(metrics: ServiceMetrics, kind: EventKind, after: str, *alarms: str) -> 
 
 
 def test_rollbacks_by_reason(metrics: ServiceMetrics) -> None:
-    tell(metrics, "health", "watch", "entropy")
+    tell(metrics, "health", "suspected", "entropy")
     tell(metrics, "health", "rolled back", "entropy", "drift")
-    tell(metrics, "health", "quarantined", "entropy")
+    tell(metrics, "health", "paused", "entropy")
     tell(metrics, "operator", "rolled back")
     tell(metrics, "operator", "paused")
     assert read(metrics, "lmr_rollbacks_total", health="rolled back", reason="entropy") == 1
     assert read(metrics, "lmr_rollbacks_total", health="rolled back", reason="drift") == 1
-    assert read(metrics, "lmr_rollbacks_total", health="quarantined", reason="entropy") == 1
+    assert read(metrics, "lmr_rollbacks_total", health="paused", reason="entropy") == 1
     assert read(metrics, "lmr_rollbacks_total", health="rolled back", reason="operator") == 1
-    assert read(metrics, "lmr_rollbacks_total", health="watch", reason="entropy") is None
+    assert read(metrics, "lmr_rollbacks_total", health="suspected", reason="entropy") is None
 
 
 def test_reasons_are_a_closed_set(metrics: ServiceMetrics) -> None:

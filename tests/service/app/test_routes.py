@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -14,18 +17,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import lmr
 from lmr.service.app.app import make_app
-from lmr.service.app.images import MOST_FRAMES
+from lmr.service.app.images import MOST_FRAMES, Frame, RecentFrames
 from lmr.service.app.server import Server
 from lmr.service.app.service import LiveService
+from lmr.service.engine.requests import QueuedImage, UnknownStream
 from lmr.service.engine.status import Overview, StreamStatus
 from lmr.service.settings import ServiceSettings
 from scripted_engine import make_status
 from service_maker import NAMES, TIMEOUT, ScriptedService, make_file, serve_scripted
 
 
-def give(value: object) -> Future[object]:
+def give(value: object, error: Exception | None = None) -> Future[object]:
     future: Future[object] = Future()
-    future.set_result(value)
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
     return future
 
 
@@ -40,19 +47,19 @@ def test_pages_follow_the_cursor(service: ScriptedService) -> None:
             break
         after = page["next"]
     assert found == names
-    for wrong in ({"limit": 1001}, {"limit": 0}, {"after": "x" * 129}):
+    for wrong in ({"limit": 1001}, {"limit": 0}, {"after": "x" * 129}, {"after": "\0"}, {"after": "a b"}):
         assert service.client.get("/v1/streams", params=wrong).status_code == 400
 
 
 def test_one_stream(service: ScriptedService) -> None:
-    service.engine.statuses["cam"] = make_status("cam", health="watch")
+    service.engine.statuses["cam"] = make_status("cam", health="suspected")
     detail = service.client.get("/v1/streams/cam").json()
-    assert detail["status"]["health"] == "watch"
+    assert detail["status"]["health"] == "suspected"
     assert set(detail) == {"status", "signals", "history", "shares", "snapshots", "answers", "events"}
     assert service.client.get("/v1/streams/other").status_code == 404
 
 
-@pytest.mark.parametrize("action", ["reset", "rollback", "pause", "resume", "undo"])
+@pytest.mark.parametrize("action", ["reset", "rollback", "pause", "resume"])
 def test_actions(service: ScriptedService, action: str) -> None:
     service.engine.statuses["cam"] = make_status("cam")
     answer = service.client.post(f"/v1/streams/cam:{action}")
@@ -92,27 +99,63 @@ def test_state_is_a_file(service: ScriptedService, monkeypatch: pytest.MonkeyPat
 
 
 def test_labels(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, int, list[str | None]]] = []
+    told: list[tuple[str, int, list[str | None], bool]] = []
 
-    def add(stream: str, seq: int, labels: Sequence[str | None]) -> Future[StreamStatus]:
-        told.append((stream, seq, list(labels)))
+    def add(stream: str, seq: int, labels: Sequence[str | None], *, teach: bool) -> Future[StreamStatus]:
+        told.append((stream, seq, list(labels), teach))
         return give(make_status(stream, labelled=1))  # type: ignore[return-value]
 
     monkeypatch.setattr(service.engine, "add_labels", add)
     answer = service.client.post("/v1/streams/cam/labels", json={"seq": 3, "labels": ["red ring", None]})
     assert answer.json()["labelled"] == 1
-    assert told == [("cam", 3, ["red ring", None])]
+    assert told == [("cam", 3, ["red ring", None], True)]
     for wrong in ({}, {"seq": 0, "labels": ["a"]}, {"seq": 1, "labels": []}, {"seq": 1, "labels": [3]}):
         assert service.client.post("/v1/streams/cam/labels", json=wrong).status_code == 400
     assert len(told) == 1
 
 
-def test_labels_are_bounded(service: ScriptedService) -> None:
-    body = b'{"seq": 1, "labels": ["red ring"]}' + b" " * ServiceSettings().max_body
-    assert service.client.post("/v1/streams/cam/labels", content=body).status_code == 413
+def test_labels_of_several_streams(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int, dict[int, str]]] = []
+
+    def add(stream: str, seq: int, labels: dict[int, str]) -> Future[StreamStatus]:
+        told.append((stream, seq, labels))
+        return give(make_status(stream), UnknownStream("There is no stream 'no'.") if stream == "no" else None)  # type: ignore[return-value]
+
+    monkeypatch.setattr(service.engine, "add_labels", add)
+    given = [("a", 1, 0, "red ring"), ("b", 2, 3, "blue star"), ("no", 1, 0, "red ring"), ("a", 1, 2, "blue star")]
+    body = {"labels": [dict(zip(("stream", "seq", "image", "label"), one, strict=True)) for one in given]}
+    answer = service.client.put("/v1/labels", json=body).json()
+    assert told == [("a", 1, {0: "red ring", 2: "blue star"}), ("b", 2, {3: "blue star"}), ("no", 1, {0: "red ring"})]
+    assert [one["stream"] for one in answer["streams"]] == ["a", "b"]
+    assert answer["refused"] == [{"stream": "no", "seq": 1, "message": "There is no stream 'no'."}]
+    for wrong in ({}, {"labels": []}, {"labels": [{"stream": "a", "seq": 1}]}, {"labels": body["labels"] * 2500}):
+        assert service.client.put("/v1/labels", json=wrong).status_code in (400, 413)
+    assert len(told) == 3
 
 
-@pytest.mark.parametrize("path", ["", ":reset", "/state", "/labels", "/frames"])
+def test_queue_prefers_images_with_frames(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = [QueuedImage(seq, image, 2) for seq in range(1, 20) for image in range(2)]
+    monkeypatch.setattr(service.engine, "list_unlabelled", lambda stream: queue)
+    monkeypatch.setattr(service.engine, "ask_labels", lambda stream, images: give(images))
+    frames = RecentFrames()
+    for seq, image in ((3, 1), (7, 0), (50, 0), (8, None)):
+        frames.add("cam", Frame(seq, "red ring", 0.9, None, f"copy {seq}", image))
+    found = service.client.get("/v1/streams/cam/label-queue").json()["images"]
+    assert (len(found), {one["b64"] for one in found}) == (10, {None})
+    orders = set()
+    monkeypatch.setattr(service.server.service, "frames", frames)
+    for _ in range(20):
+        found = service.client.get("/v1/streams/cam/label-queue?n=32").json()["images"]
+        assert {(one["seq"], one["image"]) for one in found} < {(one.seq, one.image) for one in queue}
+        assert [one["b64"] for one in found[2:]] == [None] * 30
+        assert {(one["seq"], one["image"], one["b64"]) for one in found[:2]} == {(3, 1, "copy 3"), (7, 0, "copy 7")}
+        orders.add(tuple(one["seq"] for one in found))
+    assert len(orders) > 15
+    for wrong in ("0", "33", "x"):
+        assert service.client.get("/v1/streams/cam/label-queue", params={"n": wrong}).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["", ":reset", "/state", "/labels", "/frames", "/label-queue"])
 def test_names_are_checked_everywhere(service: ScriptedService, path: str) -> None:
     verb = "POST" if path in (":reset", "/labels") else "GET"
     answer = service.client.request(verb, f"/v1/streams/no good{path}", json={"seq": 1, "labels": ["a"]})
@@ -180,6 +223,33 @@ def test_model(service: ScriptedService) -> None:
     assert card["version"] == lmr.__version__
 
 
+def test_one_change_of_classes_at_a_time(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    live, begun, go = service.server.service, threading.Event(), threading.Event()
+
+    def classify(names: Sequence[str]) -> SimpleNamespace:
+        begun.set()
+        assert go.wait(TIMEOUT)
+        return SimpleNamespace(names=names)
+
+    def send(*names: str) -> httpx.Response:
+        return service.client.put("/v1/model/classes", json={"classes": names})
+
+    monkeypatch.setattr(live, "_classify", classify)
+    later = ["of", "another"]  # change, which follows before the answer is written
+    monkeypatch.setattr(service.engine, "change_classes", lambda *_: setattr(service.engine, "names", later))
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            first = pool.submit(send, "a", "b")
+            assert begun.wait(TIMEOUT)
+            refused = send("c", "d")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "cannot_do")
+        finally:
+            go.set()
+        assert first.result(TIMEOUT).json()["classes"] == ["a", "b"]
+    assert send("c", "d").json()["classes"] == ["c", "d"]
+    service.engine.names = list(NAMES)
+
+
 @pytest.mark.parametrize(
     ("state", "code"), [("ready", 200), ("degraded", 200), ("draining", 503), ("loading", 503), ("closed", 503)]
 )
@@ -189,7 +259,6 @@ def test_readiness(service: ScriptedService, state: str, code: int) -> None:
         answer = service.client.get("/readyz")
         assert (answer.status_code, answer.json()["status"]) == (code, state)
         assert answer.json().get("reason") == ("The disk is full." if state == "degraded" else None)
-        assert service.client.get("/v2/health/ready").status_code == code
         assert service.client.get("/healthz").status_code == 200
     finally:
         service.engine.overview = Overview("ready")
@@ -201,7 +270,7 @@ def test_while_the_model_loads(loading: httpx.Client) -> None:
     assert loading.get("/readyz").status_code == 503
     assert loading.get("/").status_code == 200
     assert loading.get("/metrics").status_code == 200
-    for path in ("/v1/streams", "/v1/model", "/v1/streams/a", "/v2/models/pocket"):
+    for path in ("/v1/streams", "/v1/model", "/v1/streams/a"):
         answer = loading.get(path)
         assert answer.status_code == 503
         assert answer.headers["Retry-After"]
@@ -211,9 +280,11 @@ def test_while_the_model_loads(loading: httpx.Client) -> None:
 
 
 def test_metrics(service: ScriptedService) -> None:
-    service.engine.overview = Overview("ready", by_health={"ok": 3, "watch": 1}, queue_images=7, store_bytes=1000)
+    service.engine.overview = Overview("ready", by_health={"ok": 3, "suspected": 1}, queue_images=7, store_bytes=1000)
     service.post()
     service.post(content=b"no image")
+    labels: dict[str, Any] = {"estimated_accuracy": 0.71, "estimated_interval": (0.58, 0.82), "estimated_labels": 24}
+    service.engine.statuses["labelled"] = make_status("labelled", **labels)
     text = service.client.get("/metrics").text
     service.engine.overview = Overview("ready")
     found = {
@@ -228,35 +299,36 @@ def test_metrics(service: ScriptedService) -> None:
     assert found["lmr_steps_total", ()] >= 1
     assert found["lmr_queue_images", ()] == 7
     assert found["lmr_store_bytes", ()] == 1000
-    assert found["lmr_streams", (("health", "watch"),)] == 1
+    assert found["lmr_streams", (("health", "suspected"),)] == 1
     assert found["lmr_batch_images_count", ()] >= 1
     assert found["lmr_commit_seconds_sum", ()] > 0
     assert found["lmr_ready", ()] == 1
-    assert not any("stream" in dict(labels) for _, labels in found)
+    named = {name: value for (name, labels), value in found.items() if "stream" in dict(labels)}
+    assert named == {  # of streams with labels alone
+        "lmr_estimated_accuracy": 0.71,
+        "lmr_estimated_accuracy_low": 0.58,
+        "lmr_estimated_accuracy_high": 0.82,
+        "lmr_estimated_labels": 24,
+    }
+    del service.engine.statuses["labelled"]
 
 
 def test_openapi_describes_every_route(service: ScriptedService) -> None:
     described = service.client.get("/openapi.json").json()
     paths = described["paths"]
     assert "/v1/streams/{stream}/images" in paths
-    assert "/v2/models/{model}/infer" in paths
     for path, verbs in paths.items():
         for route in verbs.values():
             assert route.get("description"), path
             assert route["summary"], path
     codes = set(paths["/v1/streams/{stream}/images"]["post"]["responses"])
     assert codes >= {"200", "400", "401", "404", "409", "413", "415", "422", "429", "503", "504"}
+    for verbs in paths.values():  # every body has a limit, has to arrive in time and needs memory
+        for route in verbs.values():
+            assert "requestBody" not in route or set(route["responses"]) >= {"400", "413", "429", "504"}
+    assert set(paths["/v1/model/classes"]["put"]["responses"]) >= {"400", "409", "413", "422", "429", "503", "504"}
     for verbs in (paths["/v1/streams/{stream}:{action}"], paths["/v1/streams/{stream}/state"]):
         for route in verbs.values():  # they wait for their turn in the same queue
             assert set(route["responses"]) >= {"200", "404", "409", "429", "503", "504"}
-    for path, needed in (
-        ("/infer", {"400", "403", "404", "413", "422", "429", "504"}),
-        ("", {"404"}),
-        ("/ready", {"404"}),
-    ):
-        (route,) = paths["/v2/models/{model}" + path].values()
-        assert set(route["responses"]) >= {"200", "400", "401", "503"} | needed
-        body = route["responses"]["404"]["content"]["application/json"]["schema"]
-        assert body == {"$ref": "#/components/schemas/ProtocolError"}
     kinds = set(paths["/v1/streams/{stream}/images"]["post"]["requestBody"]["content"])
     assert kinds == {"image/jpeg", "image/png", "image/webp", "multipart/form-data", "application/json"}

@@ -164,17 +164,17 @@ def test_the_token_is_sent(service: ScriptedService) -> None:
 def test_operators_actions_are_sent_once(service: ScriptedService, client: lmr.Client) -> None:
     """A second rollback would go further back, so a broken connection is an error here."""
     service.reply = STATUS
-    for action in (client.reset, client.rollback, client.pause, client.resume, client.undo):
+    for action in (client.reset, client.rollback, client.pause, client.resume):
         status = action("a")
         assert (status.seq, status.health) == (3, "ok")
     paths = [one.path.rpartition(":")[2] for one in service.seen]
-    assert paths == ["reset", "rollback", "pause", "resume", "undo"]
+    assert paths == ["reset", "rollback", "pause", "resume"]
     service.script = [BREAK_AFTER]
     with pytest.raises(ServiceUnreachable):
         client.rollback("a")
     service.script = [503]
     assert client.rollback("a").stream == "a"
-    assert len(service.seen) == 8
+    assert len(service.seen) == 7
 
 
 def test_states_are_files(service: ScriptedService, client: lmr.Client, tmp_path: Path) -> None:
@@ -199,11 +199,20 @@ def test_a_stream_is_deleted_although_the_answer_was_lost(service: ScriptedServi
         client.delete("a")
 
 
+def test_images_to_label(service: ScriptedService, client: lmr.Client) -> None:
+    service.reply = {"images": [{"seq": 7, "image": 1, "images": 2, "b64": None, "of a newer service": 1}]}
+    (found,) = client.label_queue("a", 5)
+    assert (found.seq, found.image, found.images) == (7, 1, 2)
+    assert (service.seen[0].path, service.seen[0].query) == ("/v1/streams/a/label-queue", {"n": ["5"]})
+
+
 def test_labels_are_told(service: ScriptedService, client: lmr.Client) -> None:
     service.reply = STATUS
     client.labels("a", 3, ["dog", None])
+    client.labels("a", 3, ["dog"], teach=False)
     assert service.seen[0].path == "/v1/streams/a/labels"
-    assert service.seen[0].body == b'{"seq":3,"labels":["dog",null]}'
+    assert service.seen[0].body == b'{"seq":3,"labels":["dog",null],"teach":true}'
+    assert service.seen[1].body == b'{"seq":3,"labels":["dog"],"teach":false}'
 
 
 def test_streams_are_listed_page_by_page(
@@ -231,13 +240,14 @@ def test_a_stream_in_detail(service: ScriptedService, client: lmr.Client) -> Non
         "stream": "a",
         "kind": "health",
         "before": "ok",
-        "after": "watch",
+        "after": "suspected",
         "message": "w",
     }
     parts: dict[str, Any] = {"signals": {}, "history": [], "snapshots": [64], "answers": []}
     service.reply = {"status": STATUS, "shares": [["dog", 0.5]], "events": [event], **parts}
     found = client.stream("a")
-    assert (found.status.seq, found.shares, found.events[0].after) == (3, [("dog", 0.5)], "watch")
+    assert (found.status.seq, found.shares, found.events[0].after) == (3, [("dog", 0.5)], "suspected")
+    assert found.health == found.status.health
 
 
 @pytest.mark.parametrize("reply", [b"<html>hello</html>", [1], {"answers": 3}, {}])

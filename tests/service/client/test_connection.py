@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from closed_port import hold_closed_port
+from lmr.core.errors import LmrError
 from lmr.service.client.connection import FIRST, LONGEST, Connection, RetryRule, read_retry_after
+from lmr.service.client.errors import ServiceUnreachable
 
 
 class Hours:
@@ -90,3 +93,17 @@ def test_certificates_are_read_where_a_server_or_a_proxy_may_show_one(
     monkeypatch.setattr(ssl, "create_default_context", create)
     Connection(url, None, 1.0, make_rule(Hours(), 0.0, 0.0)).close()
     assert bool(made) == reads
+
+
+def test_messages_have_no_password_of_the_address() -> None:
+    rule = make_rule(Hours(), 0.0, 0.0)
+    for url in ("ftp://user:secret@host", "http://user:secret@host/?x=1"):
+        with pytest.raises(LmrError, match="host") as refused:
+            Connection(url, None, 1.0, rule)
+        assert "secret" not in str(refused.value)
+    with hold_closed_port() as place:
+        connection = Connection(f"http://user:secret@{place}", None, 1.0, rule)
+        with pytest.raises(ServiceUnreachable, match=place) as lost:
+            connection.send("GET", "/readyz")
+        connection.close()
+    assert "secret" not in str(lost.value)

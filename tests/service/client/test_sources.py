@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from closed_port import hold_closed_port
 from lmr.core.errors import LmrError
 from lmr.images.files import UnreadableImage
 from lmr.service.client import sources
-from lmr.service.client.sources import FolderSource, LiveSource, VideoSource, open_source
+from lmr.service.client.sources import FolderSource, LiveSource, VideoSource, name_stream, open_source
 from video_maker import cut_file, paint, write_video
 
 
@@ -179,6 +180,12 @@ def test_a_camera_that_is_not_there_is_an_error_without_its_password() -> None:
     assert "secret" not in str(found.value)
 
 
+def test_an_address_that_is_none_is_refused_without_its_password() -> None:
+    with pytest.raises(LmrError, match=r"rtmp://10\.0\.0\.17/stream") as refused:
+        open_source("rtmp://user:secret@10.0.0.17/stream", 1, None, None, print)
+    assert "secret" not in str(refused.value)
+
+
 def test_a_full_queue_drops_the_oldest() -> None:
     source = LiveSource("rtsp://127.0.0.1/none", 1, None, print)
     for number in range(sources.WAITING_FRAMES + 3):
@@ -190,5 +197,46 @@ def test_a_full_queue_drops_the_oldest() -> None:
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no video")
     for name, found in (("notes.txt", "it is neither"), ("missing", "no such file or folder")):
-        with pytest.raises(LmrError, match=f"Expected a video file, a folder or an address.*{found}"):
+        with pytest.raises(LmrError, match=f"Expected a video file, a folder, an address.*{found}"):
             open_source(str(tmp_path / name), 1, None, None, print)
+
+
+def test_a_number_is_a_webcam(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+
+    class Webcam:
+        def __init__(self, number: object, *more: object) -> None:
+            opened.append(number)
+            self.left = 3
+
+        def isOpened(self) -> bool:
+            return opened[-1] == 0
+
+        def grab(self) -> bool:
+            self.left -= 1
+            return self.left >= 0
+
+        def retrieve(self) -> tuple[bool, Any]:
+            return True, np.full((4, 4, 3), (0, 0, 9), np.uint8)
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr("cv2.VideoCapture", Webcam)
+    monkeypatch.setattr(sources, "RECONNECT_SECONDS", 0.0)
+    monkeypatch.chdir(tmp_path)
+    source, frames = open_source("0", 1, None, None, print), []
+    for frame in source.read(None, lambda: len(frames) == 3):
+        if frame is not None:
+            frames.append(frame)
+    assert opened[0] == 0
+    assert np.asarray(frames[0].image)[0, 0].tolist() == [9, 0, 0]
+    with pytest.raises(UnreadableImage, match="no webcam 7"):
+        list(open_source("7", 1, None, None, print).read(None, never))
+    (tmp_path / "7").mkdir()
+    assert isinstance(open_source("7", 1, None, None, print), FolderSource)
+
+
+def test_a_stream_is_named_after_its_source() -> None:
+    names = {"0": "webcam-0", "rtsp://me:secret@10.0.0.17/x": "10.0.0.17", "a/street 2.mp4": "street-2", "/": "camera"}
+    assert {source: name_stream(source) for source in names} == names

@@ -11,7 +11,7 @@ from lmr.service.engine.status import ServiceEvent
 
 
 def make_event(number: int) -> ServiceEvent:
-    return ServiceEvent(number, 0.0, "a", "health", "ok", "watch", "A message.")
+    return ServiceEvent(number, 0.0, "a", "health", "ok", "suspected", "A message.")
 
 
 def publish(log: ChangeLog, stream: str, health: str = "ok", before: str = "") -> int:
@@ -23,10 +23,10 @@ def test_only_the_last_record_of_a_stream_is_read() -> None:
     log = ChangeLog(10, {})
     first = publish(log, "a")
     publish(log, "b")
-    publish(log, "a", "watch", "ok")
+    publish(log, "a", "suspected", "ok")
     log.publish([make_event(log.take_number())], [])
     upto, events, records, lost = log.read(10, 10)
-    assert [(record.stream, record.health) for record in records] == [("b", "ok"), ("a", "watch")]
+    assert [(record.stream, record.health) for record in records] == [("b", "ok"), ("a", "suspected")]
     assert [event.number for event in events] == [14]
     assert (upto, lost) == (14, False)
     assert [record.stream for record in log.read(first, 10)[2]] == ["b", "a"]
@@ -93,6 +93,6 @@ def test_too_long_ago_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_streams_are_counted_by_health() -> None:
     log = ChangeLog(0, {"ok": 5})
     publish(log, "new")
-    publish(log, "a", "watch", "ok")
+    publish(log, "a", "suspected", "ok")
     publish(log, "b", DELETED, "ok")
-    assert +log.by_health == {"ok": 4, "watch": 1}
+    assert +log.by_health == {"ok": 4, "suspected": 1}

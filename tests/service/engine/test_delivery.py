@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 from engine_maker import make_request
+from lmr.core.answer import Answer
 from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.delivery import WINDOW, KeyTable, Rates, replay
-from lmr.service.engine.requests import ImageResult, KeyInFlight, KeyReused, StepAnswer
+from lmr.service.engine.requests import KeyInFlight, KeyReused, StepAnswer
 from lmr.service.store.stored_types import KeptAnswer
 
-IMAGES = ImageResult("dog", 0.5, (("dog", 0.5),)), ImageResult(error="not an image")
+IMAGES = Answer("dog", 0.5, top=(("dog", 0.5),)), Answer(error="not an image")
 ANSWER = StepAnswer("a", 3, True, IMAGES, {"mode": "adapt"}, {"step_ms": 1.0})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sqlite3
@@ -20,6 +21,7 @@ from engine_maker import (
     NAMES,
     Clock,
     FragileStore,
+    SharedSqliteStore,
     ask,
     check_state,
     load_state,
@@ -58,7 +60,7 @@ from lmr.service.settings import ServiceSettings
 from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.stored_types import StreamChange, Transaction
 from lmr.watch.settings import WatchSettings
-from state_forger import forge_events
+from pocket import load_pocket
 from tiny_models import draw_batches, load_tiny
 
 STREAMS = [f"cam-{k}" for k in range(7)]
@@ -80,7 +82,7 @@ def refuse(engine: Engine, future: Future[Any], kind: type[Exception], message: 
 def test_stream_is_answered_as_alone_among_50_others() -> None:
     """With the pocket model: logits to 1e-4, the same labels."""
     names = ["red ring", "blue star", "green heart"]
-    clip = lmr.load("pocket").classifier(names)
+    clip = load_pocket().classifier(names)
     generator = torch.Generator().manual_seed(1)
     own = [torch.randn(2, 3, 32, 32, generator=generator) for _ in range(4)]
     solo = lmr.Watched(lmr.create("lmr", clip))
@@ -191,64 +193,19 @@ def test_mode_answer_changes_nothing(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_streams_need_not_be_created() -> None:
-    engine = make_engine(create="never")
-    for mode in ("adapt", "answer"):
-        future = engine.submit(make_request("new", 0, mode=mode))
-        refuse(engine, future, UnknownStream, r"no stream 'new'; streams are not created here \(--create never\)")
-
-
 def test_refused_images_are_not_counted_as_answered() -> None:
     """They take no time: an image would seem to cost less than it does, and batches would become too large."""
-    engine, reports = make_engine(create="never"), list[BatchReport]()
+    engine, reports = make_engine(max_streams=1), list[BatchReport]()
+    ask(engine, make_request("a", 0))
+    engine._scheduler.seconds_per_image = None
     engine.listen(reports.append)
-    refuse(engine, engine.submit(make_request("new", 0)), UnknownStream, "no stream 'new'")
+    refuse(engine, engine.submit(make_request("new", 0)), StreamLimit, "limit of 1 stream")
     assert [report.images for report in reports] == [0]
     assert engine._scheduler.seconds_per_image is None
 
 
-def test_overload_is_answered_without_adapting() -> None:
-    engine = make_engine(overload="answer", queue_per_stream=2)
-    answers = ask(engine, *(make_request("a", k) for k in range(4)))
-    assert [answer.seq for answer in answers] == [1, 2, 2, 2]
-    assert [answer.adaptation.get("reason") for answer in answers] == [None, None, "overload", "overload"]
-    assert [answer.adaptation["stepped"] for answer in answers] == [True, True, False, False]
-
-
-# A step for every N images.
-
-
-def step_by_hand(count: int, size: int) -> tuple[lmr.Method, Tensor]:
-    """Every image of the stream is answered with the present state; every ``size`` make a step."""
-    method, waiting, logits = make_method(rows=1), [], []
-    for image in torch.cat([make_images("a", k, 1) for k in range(count)]):
-        logits.append(method.predict(image.unsqueeze(0)).logits.log_softmax(1))
-        waiting.append(image)
-        if len(waiting) == size:
-            method.step(torch.stack(waiting))
-            waiting = []
-    return method, torch.cat(logits)
-
-
-@pytest.mark.parametrize(("sizes", "stepped"), [([1] * 11, 2), ([3, 1, 7], 2), ([2, 9], 1), ([11], 1)])
-def test_every_n_images_make_a_step_however_they_are_sent(tmp_path: Path, sizes: list[int], stepped: int) -> None:
-    method, expected = step_by_hand(11, 4)
-    images = torch.cat([make_images("a", k, 1) for k in range(11)])
-    answers = []
-    for k, part in enumerate(images.split(sizes)):
-        engine = make_engine(tmp_path / "s", step=4)  # restarted every time: images that wait are stored
-        answers += ask(engine, StepRequest("a", part, top=6), make_request("b", k, mode="answer"))[:1]
-        content = wait(engine, engine.read_state("a"))
-        engine.close()
-    close_enough(torch.cat([read_logits(answer) for answer in answers]), expected)
-    assert sum(answer.adaptation["stepped"] for answer in answers) == stepped
-    for key, value in read_tensors(method).items():
-        close_enough(read_tensors(load_state(content))[key], value)
-
-
-@pytest.mark.parametrize("step", [0, 2])
-def test_frozen_answers_come_with_a_request_that_asks_for_them(tmp_path: Path, step: int) -> None:
-    engine, plain = (make_engine(tmp_path / name, step=step) for name in ("asking", "plain"))
+def test_frozen_answers_come_with_a_request_that_asks_for_them(tmp_path: Path) -> None:
+    engine, plain = (make_engine(tmp_path / name) for name in ("asking", "plain"))
     frozen = lmr.create("zeroshot", make_method().classifier).predict(make_images("a", 0))
     expected = [NAMES[kind] for kind in frozen.labels.tolist()]
     for mode in ("adapt", "answer"):
@@ -268,55 +225,6 @@ def test_frozen_answers_come_with_a_request_that_asks_for_them(tmp_path: Path, s
     )
     assert wait(engine, engine.add_labels("a", 1, expected)).frozen_accuracy == 1.0
     assert [one["frozen"] for one in engine.find("a").answers] == expected
-
-
-def test_frozen_answers_of_counted_steps_reach_their_requests(tmp_path: Path) -> None:
-    """Image 0 and image 3 are compared when the step is made; labels come later."""
-    engine = make_engine(tmp_path / "s", step=4)
-    ask(engine, *(make_request("a", k, 1) for k in range(4)))
-    frozen = lmr.create("zeroshot", make_method().classifier).predict(make_images("a", 0, 1)).labels.item()
-    status = wait(engine, engine.add_labels("a", 1, [NAMES[frozen]]))
-    assert (status.labelled, status.frozen_accuracy) == (1, 1.0)
-    assert wait(engine, engine.add_labels("a", 2, [NAMES[frozen]])).labelled == 2
-    engine.close()
-
-
-def test_reset_drops_images_that_wait(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", step=4)
-    ask(engine, make_request("a", 0, 3))
-    wait(engine, engine.act("a", "reset"))
-    assert not ask(engine, make_request("a", 1, 3))[0].adaptation["stepped"]
-    assert ask(engine, make_request("a", 2, 1))[0].adaptation["stepped"]
-    engine.close()
-
-
-def test_smaller_step_after_a_restart_takes_all_images_that_wait(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", step=8)
-    ask(engine, make_request("a", 0, 7))
-    engine.close()
-    engine = make_engine(tmp_path / "s", step=4)
-    (answer,) = ask(engine, make_request("a", 1, 2))
-    assert (answer.seq, len(answer.answers), answer.adaptation["stepped"]) == (2, 2, True)
-    method = make_method(rows=1)
-    method.step(torch.cat([make_images("a", 0, 7), make_images("a", 1, 2)[:1]]))
-    content = wait(engine, engine.read_state("a"))
-    for key, value in read_tensors(method).items():
-        close_enough(read_tensors(load_state(content))[key], value)
-    answers = ask(engine, make_request("a", 2, 2)) + ask(engine, make_request("a", 3, 1))
-    assert [one.adaptation["stepped"] for one in answers] == [False, True]  # one waited before
-    engine.close()
-
-
-def test_images_that_wait_are_not_kept_where_a_request_is_a_step(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", step=8)
-    ask(engine, make_request("a", 0, 7))
-    engine.close()
-    engine = make_engine(tmp_path / "s")
-    ask(engine, make_request("a", 1, 2))
-    engine.close()
-    with sqlite3.connect(tmp_path / "s") as database:
-        assert not database.execute("SELECT name FROM parts WHERE name LIKE 'waiting/%'").fetchall()
-    database.close()
 
 
 # Keys.
@@ -491,7 +399,7 @@ def test_actions_take_their_turn_and_survive_a_restart(tmp_path: Path) -> None:
     run(engine)
     first, frozen, rested, resumed, last = [future.result(0) for future in futures]
     assert [answer.adaptation["stepped"] for answer in (first, rested, last)] == [True, False, True]
-    assert (frozen.health, frozen.adapts, resumed.health, resumed.adapts) == ("paused", False, "watch", True)
+    assert (frozen.health, frozen.adapts, resumed.health, resumed.adapts) == ("paused", False, "ok", True)
     method = make_method(rows=1)
     assert isinstance(method, lmr.Watched)
     method.step(make_images("a", 0))
@@ -505,34 +413,26 @@ def test_actions_take_their_turn_and_survive_a_restart(tmp_path: Path) -> None:
     assert again.find("a").status.health == "paused"
     messages = [event.message for event in again.find("a").events]
     assert len(messages) == 3
-    assert messages[1] == "An operator resumed adaptation, under observation."
+    assert messages[1] == "An operator resumed adaptation."
     again.close()
 
 
-def test_rollback_undo_reset_and_delete() -> None:
+def test_rollback_reset_and_delete() -> None:
     engine = make_engine()
     refuse(engine, engine.act("a", "reset"), UnknownStream, "no stream 'a'")
     ask(engine, make_request("a", 0))
     refuse(engine, engine.act("a", "rollback"), CannotDo, "no snapshot to roll back to; reset it instead")
-    refuse(engine, engine.act("a", "undo"), CannotDo, "There is nothing to undo")
     refuse(engine, engine.act("a", "resume"), CannotDo, "The stream adapts already")
     for k in range(1, 5):
         ask(engine, make_request("a", k))
     detail = engine.find("a")
     assert detail.snapshots == [2, 4]
     assert len(detail.history) == 5
-    before = load_state(wait(engine, engine.read_state("a")))
     assert wait(engine, engine.act("a", "rollback")).health == "rolled back"
-    assert wait(engine, engine.act("a", "undo")).health == "ok"
-    after = load_state(wait(engine, engine.read_state("a")))
-    assert all(torch.equal(value, read_tensors(after)[key]) for key, value in read_tensors(before).items())
     assert wait(engine, engine.act("a", "reset")).seq == 5
-    assert wait(engine, engine.act("a", "undo")).seq == 5
-    after = load_state(wait(engine, engine.read_state("a")))
-    assert all(torch.equal(value, read_tensors(after)[key]) for key, value in read_tensors(before).items())
     wait(engine, engine.act("a", "pause"))
     assert wait(engine, engine.act("a", "reset")).health == "paused"
-    assert wait(engine, engine.act("a", "resume")).health == "watch"
+    assert wait(engine, engine.act("a", "resume")).health == "ok"
     (answer,) = ask(engine, make_request("a", 0))
     assert answer.seq == 6
     close_enough(read_logits(answer), run_alone("a", [0])[1][0])
@@ -540,7 +440,6 @@ def test_rollback_undo_reset_and_delete() -> None:
     run(engine)
     assert (deleted.result(0).health, recreated.result(0).seq) == ("deleted", 1)
     assert engine.read_overview().by_health == {"ok": 1}
-    refuse(engine, engine.act("a", "undo"), CannotDo, "There is nothing to undo")  # of the stream that was deleted
     with pytest.raises(LmrError, match="Expected an action of reset, rollback"):
         engine.act("a", "jump")  # type: ignore[arg-type]
 
@@ -596,7 +495,10 @@ def test_damaged_stream_can_be_deleted_and_harms_no_other(tmp_path: Path) -> Non
     engine.close()
 
 
-@pytest.mark.parametrize("damage", ["x'00'", "substr(record, 9)", "'4b5bd5d0{}'"])
+OF_ANOTHER = "(SELECT record FROM streams WHERE name = 'a')"
+
+
+@pytest.mark.parametrize("damage", ["x'00'", "substr(record, 9)", "'4b5bd5d0{}'", OF_ANOTHER])
 def test_stream_with_a_damaged_record_fails_alone_and_can_be_deleted(tmp_path: Path, damage: str) -> None:
     engine = make_engine(tmp_path / "s")
     ask(engine, make_request("a", 0), make_request("b", 0), make_request("c", 0))
@@ -616,27 +518,59 @@ def test_stream_with_a_damaged_record_fails_alone_and_can_be_deleted(tmp_path: P
     engine.close()
 
 
-@pytest.mark.parametrize("content", ["x'00'", "5", "''", "(SELECT content FROM states LIMIT 1)"])
-def test_stream_with_damaged_parts_fails_alone(tmp_path: Path, content: str) -> None:
-    engine = make_engine(tmp_path / "s", step=5)
-    ask(engine, make_request("a", 0), make_request("b", 0))  # three images wait
-    parts = engine._store.claim("a").state.parts  # type: ignore[union-attr]
-    assert {name.partition("/")[0] for name in parts} >= {"tally", "waiting"}
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("durability", ["answer", "interval"])
+def test_damaged_kept_answer_fails_its_retry_alone(tmp_path: Path, durability: str, shared: bool) -> None:
+    path, clock = tmp_path / "s", Clock()
+    kept = SharedSqliteStore(path, describe_identity(make_method())) if shared else None
+    engine = make_engine(None if shared else path, shared=kept, clock=clock, durability=durability)
+    ask(engine, make_request("a", 0, key="k", digest="d"))
+    clock.now += 2.0  # after the interval
+    run(engine)
+    engine._store._writer.execute("UPDATE answers SET content = x'00'")
+    again, other = engine.submit(make_request("a", 0, key="k", digest="d")), engine.submit(make_request("b", 0))
+    refuse(engine, again, StreamDamaged, "the key 'k' of stream 'a' is damaged. The request was applied")
+    assert other.result(0).seq == 1
+    assert engine.read_overview().state == "ready"
+    assert ask(engine, make_request("a", 1, key="l", digest="d"))[0].seq == 2
     engine.close()
-    for part in ("tally", "waiting/0"):
-        with sqlite3.connect(tmp_path / "s") as made:
-            whole = made.execute("SELECT content FROM parts WHERE stream = 1 AND name = ?", (part,)).fetchone()
-            made.execute(f"UPDATE parts SET content = {content} WHERE stream = 1 AND name = ?", (part,))
-        engine = make_engine(tmp_path / "s", step=5)
-        bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1, mode="answer"))
-        refuse(engine, bad, StreamDamaged, "stream 'a' is damaged")
-        assert good.result(0).seq == 1
-        engine.close()
-        with made:
-            made.execute("UPDATE parts SET content = ? WHERE stream = 1 AND name = ?", (*whole, part))
-        made.close()
-    engine = make_engine(tmp_path / "s", step=5)
-    assert ask(engine, make_request("a", 1))[0].seq == 2
+
+
+def test_streams_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
+    clock = Clock()
+    engine = make_engine(tmp_path / "s", clock=clock)
+    ask(engine, *(make_request(stream, 0) for stream in "abc"))
+    writer = engine._store._writer
+    (pages,) = writer.execute("PRAGMA page_count").fetchone()
+    writer.execute(f"PRAGMA max_page_count = {pages}")
+    for k in range(1, 50):
+        full = engine.submit(make_request("a", k, 32))
+        run(engine)
+        if full.exception(0):
+            break
+    assert "disk is full" in engine.read_overview().reason
+    refuse(engine, engine.act("b", "pause"), StoreFailed, "nothing was changed")
+    for stream in "bc":
+        assert wait(engine, engine.act(stream, "delete")).health == "deleted"
+    assert [one.stream for one in engine.list_streams()] == ["a"]
+    clock.now += 10.0  # the store is tried again
+    run(engine)
+    assert engine.read_overview().state == "ready"
+    assert ask(engine, make_request("a", 1))[0].saved
+    engine.close()
+
+
+@pytest.mark.parametrize("content", ["x'00'", "5", "''", "(SELECT content FROM states LIMIT 1)"])
+def test_stream_with_a_damaged_part_fails_alone(tmp_path: Path, content: str) -> None:
+    engine = make_engine(tmp_path / "s")
+    ask(engine, make_request("a", 0), make_request("b", 0))
+    engine.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "s")) as made, made:
+        made.execute(f"UPDATE parts SET content = {content} WHERE stream = 1 AND name = 'tally'")
+    engine = make_engine(tmp_path / "s")
+    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1, mode="answer"))
+    refuse(engine, bad, StreamDamaged, "stream 'a' is damaged")
+    assert good.result(0).seq == 1
     engine.close()
 
 
@@ -663,20 +597,7 @@ def test_every_request_of_a_batch_finishes_alone(tmp_path: Path, monkeypatch: py
         engine.close()
 
 
-def test_forged_state_is_refused_and_harms_no_other_stream(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s")
-    ask(engine, make_request("a", 0), make_request("b", 0))
-    content = wait(engine, engine.read_state("a"))
-    for values in ({"step": 2}, {"alarms": ["x"]}, {"alarms": [5]}, {"after": "x"}, {"signals": 5}):
-        refuse(engine, engine.write_state("a", forge_events(content, **values)), BadInput, "state is damaged")
-    assert wait(engine, engine.write_state("a", forge_events(content, alarms=["drift"]))).health == "ok"
-    assert [answer.seq for answer in ask(engine, make_request("a", 1), make_request("b", 1))] == [2, 2]
-    assert not [event for event in engine.read_changes(0, 1000).events if event.kind == "health"]
-    engine.close()
-
-
-def test_forged_watch_in_the_store_fails_its_stream_alone(tmp_path: Path) -> None:
-    """As one that was stored before states were read strictly."""
+def test_damaged_watch_in_the_store_fails_its_stream_alone(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s")
     ask(engine, make_request("a", 0), make_request("b", 0))
     stored = engine._store.claim("a").state
@@ -724,20 +645,20 @@ def test_limit_counts_streams_whose_commit_is_under_way(tmp_path: Path) -> None:
 # Labels.
 
 
-def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
+def test_labels_for_monitoring_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s", resident=2)
     (answer,) = ask(engine, make_request("a", 0))
     ask(engine, make_request("b", 0), make_request("c", 0))  # "a" makes room: its note is read from the store
     stored, content = engine._store.claim("a").state, wait(engine, engine.read_state("a"))
     given = [one.label for one in answer.answers]
     wrong = next(name for name in NAMES if name != given[1])
-    status = wait(engine, engine.add_labels("a", 1, [given[0], wrong, None]))
+    status = wait(engine, engine.add_labels("a", 1, [given[0], wrong, None], teach=False))
     assert status.labelled == 2
     assert status.accuracy == pytest.approx(0.5, abs=0.01)
     frozen = lmr.create("zeroshot", make_method().classifier).predict(make_images("a", 0)).labels.tolist()
     assert status.frozen_accuracy == float(NAMES[frozen[0]] == given[0])  # one image in three is compared
     assert status.compared_accuracy == 1.0
-    assert wait(engine, engine.add_labels("a", 1, [wrong, wrong, given[2]])).labelled == 3
+    assert wait(engine, engine.add_labels("a", 1, [None, wrong, given[2]], teach=False)).labelled == 3
     assert engine._store.claim("a").state == stored
     assert wait(engine, engine.read_state("a")) == content
     history = engine.find("a").history
@@ -748,7 +669,8 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
     refuse(engine, engine.add_labels("x", 1, [None]), UnknownStream, "no stream 'x'")
     ask(engine, make_request("a", 1, 2, errors={0: "not an image", 2: "broken"}))
     refuse(engine, engine.add_labels("a", 2, [None] * 3), BadInput, "Expected 4 labels for request 2, got 3")
-    assert wait(engine, engine.add_labels("a", 2, [NAMES[0]] * 4)).labelled == 5
+    refuse(engine, engine.add_labels("a", 2, [NAMES[0]] * 4), BadInput, "Image 0 of request 2 has no answer")
+    assert wait(engine, engine.add_labels("a", 2, [None, NAMES[0], None, NAMES[0]], teach=False)).labelled == 5
     engine.close()
     again = make_engine(tmp_path / "s")
     assert again.find("a").status.labelled == 5
@@ -758,7 +680,7 @@ def test_labels_give_accuracies_and_change_no_state(tmp_path: Path) -> None:
 def test_labels_enter_the_class_shares_that_a_method_counts(tmp_path: Path) -> None:
     """Each label once, in place of the frozen model's answer, and they survive a restart."""
     names = ["red ring", "blue star", "green heart"]
-    clip = lmr.load("pocket").classifier(names)
+    clip = load_pocket().classifier(names)
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(1)) + torch.arange(3.0).view(3, 1, 1, 1)
 
     def begin() -> tuple[Engine, lmr.Method]:
@@ -773,19 +695,24 @@ def test_labels_enter_the_class_shares_that_a_method_counts(tmp_path: Path) -> N
     ask(engine, StepRequest("b", images))
     assert engine.find("a").status.adapting == "quiet"
     assert engine.read_overview().by_phase == {"quiet": 2}
-    counts, given = method.state["labels"].clone(), names.index(str(answer.answers[0].label))
+    counts, given = method.state["history"].clone(), names.index(str(answer.answers[0].label))
     truth = (given + 1) % 3
     wait(engine, engine.add_labels("a", 1, [names[truth], None, None]))
     expected = counts.clone()
     expected[0, given] = (counts[0, given] - 1).clamp(min=0)
     expected[0, truth] += 1
-    assert torch.equal(method.state["labels"], expected)
-    wait(engine, engine.add_labels("a", 1, [names[given], None, None]))  # it has a label already
-    assert torch.equal(method.state["labels"], expected)
+    assert torch.equal(method.state["history"], expected)
+    wait(engine, engine.add_labels("a", 1, [names[truth], None, None]))  # it has this label already
+    assert torch.equal(method.state["history"], expected)
+    other = ({0, 1, 2} - {given, truth}).pop()
+    wait(engine, engine.add_labels("a", 1, [names[other], None, None]))
+    expected[0, truth] -= 1
+    expected[0, other] += 1
+    assert torch.equal(method.state["history"], expected)
     engine.close()
     engine, method = begin()
     wait(engine, engine.read_state("a"))
-    assert torch.equal(method.state["labels"][:1], expected[:1])
+    assert torch.equal(method.state["history"][:1], expected[:1])
     engine.close()
 
 
@@ -843,7 +770,7 @@ def test_changes_are_followed() -> None:
 def test_change_of_health_is_an_event(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s")
     ask(engine, make_request("a", 0))
-    method = engine.method
+    method = engine.method.method
     assert isinstance(method, lmr.Watched)
     loud = dataclasses.replace(
         method.settings.thresholds, entropy=1e6, spread=1e6, entropy_ratio=0.0, least=1, confirm=1
@@ -852,7 +779,7 @@ def test_change_of_health_is_an_event(tmp_path: Path) -> None:
     for k in range(1, 4):
         ask(engine, make_request("a", k))
     events = engine.find("a").events
-    assert [(event.before, event.after) for event in events][:2] == [("ok", "watch"), ("watch", "reset")]
+    assert [(event.before, event.after) for event in events][:2] == [("ok", "suspected"), ("suspected", "reset")]
     assert "entropy" in events[0].message
     assert events[0].signals["compared"] > 0
     assert engine.find("a").status.health == "reset"
@@ -937,7 +864,7 @@ def test_drain_refuses_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> N
 # Other classes.
 
 OLD = ["red ring", "blue star", "green heart"]
-NEW = ["green heart", "purple square", "red ring", "striped star"]
+NEW = ["green heart", "purple square", "red ring", "striped red star"]
 
 
 def make_named(names: list[str], spec: str = "lmr", rows: int = 2, *, watched: bool = True) -> lmr.Method:
@@ -974,7 +901,7 @@ def test_streams_in_memory_and_on_disk_follow_other_classes_also_after_a_restart
 ) -> None:
     streams = "abc" if durability else "ab"  # one more than there are rows
     batches = {stream: draw_batches([4, 4, 4, 4], seed=k) for k, stream in enumerate(streams)}
-    alone = {stream: make_named(OLD, rows=1, watched=watched) for stream in streams}
+    alone = {stream: lmr.Labelled(make_named(OLD, rows=1, watched=watched)) for stream in streams}
     path, settings = (tmp_path / "s", {"durability": durability}) if durability else (None, {})
     engine = make_named_engine(path, make_named(OLD, watched=watched), **settings)
 
@@ -985,8 +912,8 @@ def test_streams_in_memory_and_on_disk_follow_other_classes_also_after_a_restart
             assert answer == pytest.approx(dict(zip(method.classifier.names, expected, strict=True)), abs=1e-5)
 
     check(0)
-    engine.add_labels("a", 1, ["red ring"] * 4)
-    run(engine)
+    assert wait(engine, engine.add_labels("a", 1, ["red ring"] * 4)).taught == 4
+    alone["a"].learn_labels(range(4), [OLD.index("red ring")] * 4)
     change(engine, NEW)
     assert engine.names == NEW
     alone = {stream: method.with_classes(load_tiny().classifier(NEW)) for stream, method in alone.items()}
@@ -997,10 +924,11 @@ def test_streams_in_memory_and_on_disk_follow_other_classes_also_after_a_restart
         with pytest.raises(BadInput, match="do not include 'blue star'"):
             wait(engine, engine.add_labels("a", 2, ["blue star"] * 4))
         assert wait(engine, engine.add_labels("b", 1, ["red ring"] * 4)).labelled == 4  # a request of the old classes
+        alone["b"].learn_labels(range(4), [NEW.index("red ring")] * 4)
         engine.close()
         store = FragileStore(tmp_path / "s", describe_identity(make_named(OLD)))
         assert store.read_classes() == NEW
-        change_event = "2 (purple square, striped star) new, 1 (blue star) removed"
+        change_event = "2 (purple square, striped red star) new, 1 (blue star) removed"
         assert any(change_event in event for event in store.read_events(""))
         engine = make_named_engine(None, make_named(NEW, watched=watched), store, **settings)
         check(2)
@@ -1031,6 +959,16 @@ def test_classes_that_cannot_be_changed_are_as_before(tmp_path: Path) -> None:
     with pytest.raises(CannotDo, match="rotta cannot change its classes"):
         change(fixed, NEW)
     fixed.close()
+
+
+def test_a_replayed_answer_is_as_it_was_before_the_classes_changed(tmp_path: Path) -> None:
+    engine, (images,) = make_named_engine(tmp_path / "s", make_named(OLD)), draw_batches([2])
+    request = StepRequest("a", images, top=9, key="k")
+    (first,) = ask(engine, request)
+    change(engine, NEW)
+    (again,) = ask(engine, request)
+    assert replace(again, replayed=False) == first
+    engine.close()
 
 
 def test_every_answer_is_of_one_set_of_classes_while_they_change() -> None:

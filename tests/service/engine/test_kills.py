@@ -1,4 +1,4 @@
-"""A service that is killed at random points: what it acknowledged is there, and a retry is applied once.
+"""A service that is killed at random points: what it acknowledged is there, labels too, and a retry is applied once.
 
 ``LMR_KILLS=200 pytest tests/service/engine/test_kills.py`` kills it 200 times.
 """
@@ -18,6 +18,11 @@ import pytest
 import torch
 
 from engine_maker import load_state, make_engine, read_tensors, run_alone, wait
+from lmr.core.labelled import MOST
+from lmr.core.state import decode_state
+from lmr.service.engine.engine import Engine
+
+pytestmark = pytest.mark.slow
 
 KILLS = int(os.environ.get("LMR_KILLS", "12"))
 STREAMS = ["cam-a", "cam-b", "cam-c", "cam-d", "cam-e"]
@@ -41,11 +46,16 @@ def serve():
         engine = make_engine(Path(path), threads=True, resident=3)
         def tell(stream, k, future):
             error = future.exception()
-            facts = (0, False, repr(error)) if error else (future.result().seq, future.result().replayed, "")
+            replayed = not error and k >= 0 and future.result().replayed
+            facts = (0, False, repr(error)) if error else (future.result().seq, replayed, "")
             with lock:
                 connection.send((stream, k, *facts))
         while True:
             stream, k = connection.recv()
+            if k < 0:  # a label for the first image of request -k
+                labelled = engine.add_labels(stream, -k, ["class 1", None, None])
+                labelled.add_done_callback(lambda future, s=stream, n=k: tell(s, n, future))
+                continue
             request = make_request(stream, k, key=f"key-{k}", digest=f"digest-{k}")
             engine.submit(request).add_done_callback(lambda future, s=stream, n=k: tell(s, n, future))
 
@@ -67,6 +77,7 @@ class Driver:
         self.next = dict.fromkeys(STREAMS, 0)  # the first request of each stream that is not acknowledged
         self.sent: set[tuple[str, int]] = set()
         self.replays = 0
+        self.labelled: set[tuple[str, int]] = set()  # streams and requests whose label is acknowledged
 
     def begin(self, connection: Connection, chance: random.Random) -> None:
         """A new life: what is not acknowledged is sent again, and something that is, too."""
@@ -86,6 +97,9 @@ class Driver:
     def take(self, answer: ANSWER) -> None:
         stream, k, seq, replayed, error = answer
         assert error == ""
+        if k < 0:
+            self.labelled.add((stream, -k))
+            return
         self.replays += replayed
         assert seq == k + 1  # applied once: a request that was lost or applied twice would shift the numbers
         if (stream, k) in self.acknowledged:
@@ -94,6 +108,13 @@ class Driver:
             assert k == self.next[stream]
             self.acknowledged[stream, k] = seq
             self.next[stream] = k + 1
+
+
+def find_labels(engine: Engine, stream: str) -> list[int]:
+    """The numbers of the labelled images in the state of a stream."""
+    content = wait(engine, engine.read_state(stream))
+    numbers = decode_state(content, "it")[0].get("labels/number", torch.empty(0))
+    return [number for number in numbers.flatten().tolist() if number >= 0]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -118,11 +139,13 @@ def test_nothing_acknowledged_is_lost_when_the_service_is_killed(tmp_path: Path)
             child = int(nursery.stdout.readline())
             with listener.accept() as connection:
                 driver.begin(connection, chance)
-                for _ in range(chance.randrange(12)):
+                for _ in range(chance.randrange(24)):
                     assert connection.poll(60)
                     answer = connection.recv()
                     driver.take(answer)
-                    driver.send(connection, answer[0])
+                    if answer[1] >= 0:
+                        driver.send(connection, answer[0])
+                        connection.send((answer[0], -answer[2]))
                 time.sleep(chance.uniform(0, 0.02))
                 os.kill(child, signal.SIGKILL)
                 while True:  # what was sent before the end was acknowledged
@@ -141,6 +164,11 @@ def test_nothing_acknowledged_is_lost_when_the_service_is_killed(tmp_path: Path)
         stored = read_tensors(load_state(wait(engine, engine.read_state(stream))))
         for key, value in read_tensors(run_alone(stream, range(seq))[0]).items():
             torch.testing.assert_close(stored[key], value, atol=1e-6, rtol=0)
+        numbers = set(find_labels(engine, stream))
+        last = sorted(request for name, request in driver.labelled if name == stream)[-MOST // 2 :]
+        assert {3 * (request - 1) for request in last} <= numbers
+        assert detail.status.taught >= len(last)
+    assert len(driver.labelled) >= KILLS // 2
     assert len(driver.acknowledged) >= KILLS
     assert driver.replays > 0
     engine.close()

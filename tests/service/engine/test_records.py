@@ -6,23 +6,24 @@ from dataclasses import replace
 
 import pytest
 
+from lmr.core.answer import Answer
 from lmr.service.engine.records import (
     MEMORY,
     RunningShare,
     StepNote,
     StreamRecord,
     add_labels,
-    find_new_labels,
+    find_counted,
     note_answers,
+    note_domain,
 )
-from lmr.service.engine.requests import ImageResult
 
 NOTE = StepNote(3, 5, (0, 1, 4), (("z", 0.9), (None, 0.0), ("y", 0.5)), {0: "z", 2: "x"}, {"seq": 3, "accuracy": None})
 
 
 def test_storing_loses_nothing() -> None:
     record = StreamRecord(
-        "ä", 4, 9, "watch", True, {"drift": 0.1, "canaries": None}, (("y", 5), (None, 2)), (64, 128), 3,
+        "ä", 4, 9, "watch", True, {"drift": 0.1, "entropy": None}, (("y", 5), (None, 2)), (64, 128), 3,
         RunningShare(2.0, 1.0), RunningShare(1.0, 1.0), RunningShare(), 5.5, 77,
     )  # fmt: skip
     stored = record.store()
@@ -42,7 +43,7 @@ def test_labels_are_counted_once_and_the_frozen_model_where_it_was_asked() -> No
     assert record.right.value == pytest.approx(0.5, abs=0.01)
     assert (record.compared_right.value, record.frozen_right.value) == (1.0, 1.0)
     assert note.labels == ("z", "y", None)
-    again, note = add_labels(record, note, {0: "x", 1: "x", 2: "y"})
+    again, note = add_labels(record, note, {0: "z", 1: "y", 2: "y"})
     assert again.labelled == 3
     assert again.right.value == pytest.approx(2 / 3, abs=0.01)
     assert again.compared_right.value == 1.0  # of the two images that the frozen model answered too
@@ -51,11 +52,35 @@ def test_labels_are_counted_once_and_the_frozen_model_where_it_was_asked() -> No
     assert note.point.items() >= again.measure_shares().items()
 
 
-def test_only_new_labels_replace_what_was_counted_in_quiet_times() -> None:
-    assert find_new_labels(NOTE, {0: "y", 2: "x"}) == (["y", "x"], [None, None])
+def test_a_corrected_label_leaves_no_trace_of_the_first() -> None:
+    """However many labels came since: all is as if the second had been the first."""
+    other = replace(NOTE, seq=4)
+    for k in range(3):
+        record, note = add_labels(StreamRecord("a"), NOTE, {0: "z", 1: "y", 2: "y"})
+        for _ in range(5):
+            record, _ = add_labels(record, other, {0: "z", 2: "x"})
+        record, note = add_labels(record, note, {k: "x"})
+        expected, right = add_labels(StreamRecord("a"), NOTE, {0: "z", 1: "y", 2: "y"} | {k: "x"})
+        for _ in range(5):
+            expected, _ = add_labels(expected, other, {0: "z", 2: "x"})
+        assert record.measure_shares() == pytest.approx(expected.measure_shares())
+        assert (record.labelled, note.labels) == (13, right.labels)
+
+
+def test_labels_replace_what_was_counted_in_quiet_times() -> None:
+    assert [find_counted(NOTE, k) for k in range(3)] == [None] * 3
     quiet = replace(NOTE, quiet=True)
-    assert find_new_labels(quiet, {0: "y", 1: "x", 2: "x"}) == (["y", "x", "x"], ["z", None, "y"])
-    assert find_new_labels(replace(quiet, labels=("y", None, None)), {0: "z", 2: "x"}) == (["x"], ["y"])
+    assert [find_counted(quiet, k) for k in range(3)] == ["z", None, "y"]
+    assert [find_counted(replace(quiet, taught=("y", None, None)), k) for k in range(3)] == ["y", None, "y"]
+
+
+def test_the_time_since_which_no_label_holds() -> None:
+    record = note_domain(StreamRecord("a", taught=3, estimated_labels=3), 1.0)
+    assert record.outdated is None
+    record = note_domain(note_domain(replace(record, estimated_labels=0), 2.0), 3.0)
+    assert record.outdated == 2.0
+    assert note_domain(replace(record, estimated_labels=1), 4.0).outdated is None
+    assert note_domain(StreamRecord("a"), 1.0).outdated is None
 
 
 def test_running_share_forgets() -> None:
@@ -67,9 +92,9 @@ def test_running_share_forgets() -> None:
 
 
 def test_a_record_shows_an_image_that_was_compared_and_counts_changed_answers() -> None:
-    same = ImageResult("dog", 0.9, (("dog", 0.9),), frozen="dog")
-    other = ImageResult("dog", 0.8, (("dog", 0.8),), frozen="cat")
-    plain, unreadable = ImageResult("ship", 0.7, (("ship", 0.7),)), ImageResult(error="not an image")
+    same = Answer("dog", 0.9, top=(("dog", 0.9),), frozen="dog")
+    other = Answer("dog", 0.8, top=(("dog", 0.8),), frozen="cat")
+    plain, unreadable = Answer("ship", 0.7, top=(("ship", 0.7),)), Answer(error="not an image")
     record = note_answers(StreamRecord("cam"), [same, other, plain, unreadable])
     assert (record.label, record.probability, record.frozen_label) == ("dog", 0.8, "cat")
     assert record.differs.value == pytest.approx(0.5, abs=0.01)

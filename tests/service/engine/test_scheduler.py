@@ -116,19 +116,6 @@ def test_queue_is_bounded_and_says_when_to_return() -> None:
     assert (scheduler.images, scheduler.requests) == (8, 3)
 
 
-def test_overload_can_be_answered() -> None:
-    scheduler = make(queue_images=8, queue_per_stream=2, overload="answer")
-    jobs = [add(scheduler, "a") for _ in range(4)]
-    assert [job.overloaded for job in jobs] == [False, False, True, True]
-    with pytest.raises(QueueFull):
-        add(scheduler, "a")
-    assert add(scheduler, "b", 8).overloaded
-    with pytest.raises(QueueFull):
-        add(scheduler, "c", 8)
-    with pytest.raises(QueueFull):  # an operator's task cannot be answered in another way
-        add(scheduler, "c", 0)
-
-
 def test_late_and_dropped_jobs_wait_no_longer() -> None:
     scheduler = make()
     first, second = add(scheduler, "a", deadline=1.0), add(scheduler, "a", 5, deadline=2.0)

@@ -17,8 +17,8 @@ def test_every_action_and_health_level_is_a_sentence() -> None:
 
 
 def test_signals_and_the_end_of_a_rest_are_in_the_message() -> None:
-    assert "entropy, drift" in describe_health({"before": "ok", "after": "watch", "alarms": ["entropy", "drift"]})
-    assert "rest is over" in describe_health({"before": "rolled back", "after": "watch", "alarms": []})
+    assert "entropy, drift" in describe_health({"before": "ok", "after": "suspected", "alarms": ["entropy", "drift"]})
+    assert "rest is over" in describe_health({"before": "rolled back", "after": "suspected", "alarms": []})
 
 
 def test_event_is_stored_and_read() -> None:

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 import lmr
+from live_server import run_live_server
 from lmr.service.app import events
 from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
@@ -28,8 +29,9 @@ from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail, Stre
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
 from lmr.service.settings import ServiceSettings
 from page_reader import Tab, open_tab
+from pocket import load_pocket
 from scripted_engine import make_status
-from service_maker import NAMES, TIMEOUT, ScriptedService, load_pocket, make_file, serve_scripted
+from service_maker import NAMES, TIMEOUT, ScriptedService, make_file, serve_scripted
 
 TOKEN = "a-token-of-many-letters"
 EVIL = "<img src=x onerror=\"document.title='broken'\">"
@@ -42,11 +44,12 @@ def fill(service: ScriptedService, count: int) -> None:
     engine.statuses.clear()
     for number in range(count):
         name = f"cam-{number:05d}"
-        engine.statuses[name] = make_status(name, health="ok" if number % 10 else "watch", change=number + 1)
+        engine.statuses[name] = make_status(name, health="ok" if number % 10 else "suspected", change=number + 1)
     suspected = (count + 9) // 10
     engine.overview = Overview(
-        "ready", streams=count, resident=count, by_health={"ok": count - suspected, "watch": suspected}, change=count,
-        images_per_second=120.0, latency_p50_ms=30.0, latency_p99_ms=80.0, durable=True, store_bytes=48_000_000,
+        "ready", streams=count, resident=count, by_health={"ok": count - suspected, "suspected": suspected},
+        change=count, images_per_second=120.0, latency_p50_ms=30.0, latency_p99_ms=80.0,
+        durable=True, store_bytes=48_000_000,
     )  # fmt: skip
 
 
@@ -73,7 +76,7 @@ def show_cameras(service: ScriptedService) -> None:
     found = [
         make_status("door", label="red ring", probability=0.8, frozen_label="red ring", changed=0.3),
         make_status("gate", accuracy=0.4, compared_accuracy=0.4, frozen_accuracy=0.6, label="blue star", **known),
-        make_status("roof", probability=0.41, frozen_label="green heart", health="quarantined", adapts=False),
+        make_status("roof", probability=0.41, frozen_label="green heart", health="alarm", adapts=False),
         make_status(
             "yard", accuracy=0.8, compared_accuracy=0.8, frozen_accuracy=0.6, label="red ring", probability=0.93,
             frozen_label="blue star", adapting="adapting", **known,
@@ -95,9 +98,9 @@ def test_wall_answers_four_questions(browser: Any) -> None:
                 tiles,
                 [
                     ["What do the cameras see?", "red ring (2)", "blue star", "4 cameras"],
-                    ["Is each right?", "60 % right", "lowest: gate, 40 %", "3 of 4 healthy"],
+                    ["Is each right?", "60 % right", "lowest: gate, 40 %", "1 of 4 healthy"],
                     ["Does adapting help?", "helps 1, hurts 1", "23 % of the answers are changed"],
-                    ["What should I do?", "2 cameras need you. Quarantined. Repair the camera, then resume it."],
+                    ["What should I do?", "2 cameras need you. Alarm. Decide: reset or pause it."],
                 ],
                 strict=True,
             ):
@@ -107,14 +110,14 @@ def test_wall_answers_four_questions(browser: Any) -> None:
             for card, texts in zip(
                 cards,
                 [
-                    ["none of the classes", "Frozen model: green heart", "Quarantined", "To do: Repair the camera"],
+                    ["none of the classes", "Frozen model: green heart", "Alarm", "To do: Decide"],
                     ["blue star", "Adapting hurts: −20.0 points. 40 % right, frozen 60 %", "Pause or reset it"],
-                    ["red ring 93 %", "Frozen model: blue star", "adapts to a change", "Adapting helps: +20.0 points."],
+                    ["red ring 93 %", "Frozen model: blue star", "Changed: adapting", "Adapting helps: +20.0 points."],
                     [
                         "red ring 80 %",
                         "Frozen model: the same",
                         "Changes 30 % of the answers.",
-                        "Send some true labels",
+                        "Label 10 frames of door: nobody knows whether adapting helps.",
                     ],
                 ],
                 strict=True,
@@ -131,6 +134,34 @@ def test_wall_answers_four_questions(browser: Any) -> None:
             tab.page.locator("#search").fill("nothing like that")
             tab.wait_text("#wall-empty", "No camera is like that.")
             assert (tab.foreign, tab.errors) == ([], [])
+
+
+def test_wall_says_what_is_wrong_with_a_camera_first(browser: Any) -> None:
+    """A broken picture comes before all that the model says, and nothing is healthy beside it."""
+    fell: dict[str, Any] = {"accuracy": 0.27, "best_accuracy": 0.91, "labelled": 300}
+    with serve_scripted() as made:
+        fill(made, 1)
+        found = [
+            make_status("a-fine", adapting="quiet"),
+            make_status("b-black", camera="black", camera_since=time.time(), adapting="quiet", label="blue star"),
+            make_status("c-moved", camera="moved", camera_since=time.time(), health="paused", adapts=False),
+            make_status("d-fell", adapting="quiet", **fell),
+        ]
+        made.engine.statuses = {one.stream: replace(one, change=place + 1) for place, one in enumerate(found)}
+        made.engine.overview = replace(made.engine.overview, streams=4, resident=4, change=4)
+        with open_tab(browser, made.server.url) as tab:
+            tab.wait_text("#summary", "Look at b-black")
+            tab.wait_text("#summary", "3 cameras need you. The picture is black.")
+            assert read_cards(tab) == ["b-black", "c-moved", "d-fell", "a-fine"]
+            cards = tab.page.locator("#cards .card").all_inner_texts()
+            assert ["Healthy" in card for card in cards] == [False, False, False, True]
+            words = ["Not trusted: nothing is learnt", "something stands before it", "27 %, at best 91 %", "Healthy"]
+            assert all(word in card for word, card in zip(words, cards, strict=True)), cards
+            colours = [
+                card.evaluate("one => one.style.getPropertyValue('--dot')") for card in tab.page.locator(".card").all()
+            ]
+            assert colours == ["var(--bad)", "var(--suspected)", "var(--bad)", "var(--ok)"]
+            assert tab.errors == []
 
 
 def test_keyboard_reaches_explanations_cameras_and_tabs(browser: Any, service: ScriptedService) -> None:
@@ -157,9 +188,9 @@ def test_stream_is_opened_and_acted_on(browser: Any, service: ScriptedService) -
     status = service.engine.statuses["cam-00000"]
     service.engine.details["cam-00000"] = StreamDetail(
         replace(status, accuracy=0.81, compared_accuracy=0.8, frozen_accuracy=0.55, labelled=12),
-        {"compared": 40, "canaries": 0.97}, HISTORY,
+        {"compared": 40}, HISTORY,
         [("red ring", 0.7), (EVIL, 0.3)], [64, 128], [{"seq": 1, "label": "red ring", "probability": 0.9}],
-        [ServiceEvent(1, time.time(), "cam-00000", "health", "ok", "watch", f"Suspected. {EVIL}")],
+        [ServiceEvent(1, time.time(), "cam-00000", "health", "ok", "suspected", f"Suspected. {EVIL}")],
     )  # fmt: skip
     with open_tab(browser, service.server.url, "/#cam-00000") as tab:
         tab.wait_text("#detail-title", "cam-00000")
@@ -359,17 +390,17 @@ def make_engine() -> Engine:
     """TENT with a rate at which it collapses, and a watch that is quick to see it."""
     method = lmr.create("tent(lr=0.05)", load_pocket().classifier(NAMES), streams=4)
     rules = lmr.Thresholds(memory=16, least=8, confirm=8, quiet=8, rest=4)
-    watched = lmr.Watched(method, lmr.WatchSettings(every=1, canaries=0, thresholds=rules))
+    watched = lmr.Watched(method, lmr.WatchSettings(every=1, thresholds=rules))
     engine = Engine(watched, NAMES, ServiceSettings(resident=4))
     engine.start()
     return engine
 
 
 def send_noise(client: httpx.Client, random: np.random.Generator) -> str:
-    """Eight images of noise, as a form; the health of the stream after them."""
+    """Eight images of random blocks, as a form; the health of the stream after them."""
     parts = []
-    for _ in range(8):
-        image = Image.fromarray(random.integers(0, 256, (32, 32, 3), dtype=np.uint8))
+    for _ in range(8):  # noise in single pixels would be no picture, from which nothing is learnt
+        image = Image.fromarray(random.integers(0, 256, (8, 8, 3), dtype=np.uint8)).resize((32, 32), 0)
         parts.append(("image", ("noise.png", save(image))))
     answer = client.post("/v1/streams/street/images", files=parts)
     assert answer.status_code == 200
@@ -405,8 +436,8 @@ def test_collapse_is_watched_and_the_page_comes_back_after_a_restart(browser: An
                 send_noise(client, np.random.default_rng(1))
                 tab = held.enter_context(open_tab(browser, url, "/#street"))
                 show_collapse(tab, client)
-                tab.page.get_by_role("button", name="Undo").click()
-                tab.wait_text("#toast", "street is as it was before.")
+                tab.page.get_by_role("button", name="Reset").click()
+                tab.wait_text("#toast", "street was reset.")
             assert tab.errors == []
         tab.wait_text("#state", "not connected")
         tab.wait_text("#notice", "Trying again.")
@@ -422,6 +453,29 @@ def test_collapse_is_watched_and_the_page_comes_back_after_a_restart(browser: An
 OWN_FILES = [path for path in [*PAGE_FOLDER.glob("*.html"), *ASSETS_FOLDER.iterdir()] if path.is_file()]
 
 
+def test_samples_are_sent_counted_and_forgotten(browser: Any) -> None:
+    preprocess = load_pocket().preprocess
+    with ExitStack() as held:
+        engine = make_engine()
+        held.callback(engine.close)
+        app = make_app(LiveService(engine.settings).install(engine, preprocess, "pocket"))
+        server = held.enter_context(Server(app))
+        tab = held.enter_context(open_tab(browser, server.url, "/#/try"))
+        tab.wait_text("#state", "ready")
+        tab.page.get_by_role("button", name="Send 640 samples").click()
+        tab.page.locator("#sample-progress", has_text=re.compile("[1-9][0-9] of 96 ordinary images")).wait_for()
+        tab.page.get_by_role("button", name="Stop").click()
+        tab.wait_text("#sample-progress", "Stopped.")
+        tab.wait_text("#sample-result", "Ordinary")
+        tab.wait_text("#sample-result", "other classes than these photographs")
+        assert engine.find("try-it").status.images >= 16
+        tab.page.locator(".card[data-stream=try-it]").first.wait_for(state="attached")
+        tab.page.get_by_role("button", name="Reset try-it").click()
+        tab.wait_text("#sample-progress", "try-it was reset")
+        assert [one.stream for one in engine.list_streams()] == []
+        assert tab.errors == []
+
+
 @pytest.mark.parametrize("path", sorted(OWN_FILES), ids=lambda path: path.name)
 def test_files_name_no_other_host_and_build_no_html(path: Any) -> None:
     text = path.read_text(encoding="utf-8")
@@ -430,3 +484,73 @@ def test_files_name_no_other_host_and_build_no_html(path: Any) -> None:
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", text)
     if path.suffix == ".html":
         assert not re.search(r"<script(?![^>]*src=)|<style| style=| on\w+=", text)
+
+
+def test_wall_names_the_camera_that_needs_labels(browser: Any) -> None:
+    """One whose labels are of other images comes first; the estimate takes the place of an unknown accuracy."""
+    known: dict[str, Any] = {"estimated_accuracy": 0.71, "estimated_interval": (0.58, 0.82), "taught": 24}
+    with serve_scripted() as made:
+        fill(made, 1)
+        found = [
+            make_status("gate", estimated_labels=24, changed=0.3, **known),
+            make_status("roof", changed=0.3),
+            make_status("yard", outdated=time.time() - 3600, taught=9),
+        ]
+        made.engine.statuses = {one.stream: replace(one, change=place + 1) for place, one in enumerate(found)}
+        made.engine.overview = replace(made.engine.overview, streams=3, resident=3, change=3)
+        with open_tab(browser, made.server.url) as tab:
+            tab.wait_text("#summary", "Label 10 frames of yard")
+            tab.wait_text("#summary", "its images changed 60 min ago")
+            tab.wait_text("#summary", "71 % right")
+            tab.wait_text(".card[data-stream=gate] .estimated", "estimated 71 % right (58 to 82), 24 labels")
+            tab.wait_text(".card[data-stream=gate] .todo", "Nothing.")
+            tab.wait_text(".card[data-stream=roof] .todo", "Label 10 frames of roof: nobody knows")
+            assert not tab.page.locator(".card[data-stream=roof] .estimated").is_visible()
+            tab.page.get_by_role("link", name="Label 10 frames of yard").click()
+            tab.wait_text("#label:visible", "Frames are off, for privacy")
+            assert tab.page.url.endswith("#/label/yard")
+            assert tab.page.locator("#label-stream").input_value() == "yard"
+            assert tab.errors == []
+
+
+def test_frames_are_labelled_by_keys_and_teach_their_camera(browser: Any) -> None:
+    names = ["airplane", "automobile", "bird", "cat"]
+    images = np.random.default_rng(0).integers(0, 255, (6, 4, 4, 3), np.uint8).repeat(8, 1).repeat(8, 2)
+    with (
+        run_live_server(names, settings=ServiceSettings(resident=4, show_frames=True)) as url,
+        lmr.Client(url) as client,
+    ):
+        for stream in ("door", "yard"):
+            client.step(stream, list(images))
+        with open_tab(
+            browser, url, "/#/label/yard", viewport={"width": 390, "height": 844}, color_scheme="dark"
+        ) as tab:
+            tab.wait_text("#path", "yard, image")
+            tab.wait_text("#progress", "yard: 0 of 20 labels")
+            first = tab.page.locator("#path").inner_text()
+            tab.page.keyboard.press("2")
+            tab.wait_text("#progress", "yard: 1 of 20 labels")
+            tab.wait_text("#estimate", "1 label")
+            tab.page.locator("#classes button").nth(1).click()
+            tab.wait_text("#progress", "yard: 2 of 20 labels")
+            tab.page.keyboard.press("ArrowRight")  # skips one
+            tab.page.keyboard.press("-")  # another is none of the classes
+            tab.wait_script("document.querySelector('#path').textContent.includes('yard')")
+            for _ in range(4):
+                tab.page.keyboard.press("ArrowLeft")
+            tab.wait_text("#path", first)
+            tab.page.keyboard.press("3")
+            tab.wait_script("!document.querySelector('#path').textContent.includes('" + first + "')")
+            assert client.stream("yard").status.taught == 2  # it was corrected
+            assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            place = re.findall(r"image (\d+) of request 1", first)[0]
+            left = {one.image for one in client.label_queue("yard", 32)}
+            assert len(left) == 4
+            assert int(place) - 1 not in left
+            tab.page.select_option("#label-stream", "")  # all: the camera with the fewest labels comes first
+            tab.wait_text("#path", "door, image")
+            tab.page.keyboard.press("1")
+            tab.wait_text("#progress", "door: 1 of 20 labels")
+            tab.page.get_by_role("tab", name="Cameras").click()
+            tab.wait_text(".card[data-stream=yard] .estimated", "estimated")
+            assert (tab.foreign, tab.errors) == ([], [])

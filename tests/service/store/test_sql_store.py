@@ -29,7 +29,7 @@ from lmr.service.store.stored_types import (
 )
 
 IDENTITY = {"model": "pocket", "classes or prompts": "abc", "method": "lmr(lr=0.001)"}
-SHARED = ["shared sqlite", "postgres", "two databases"]
+SHARED = ["shared sqlite", "postgres"]
 Opener = Callable[[dict[str, str]], StateStore]
 
 
@@ -42,7 +42,7 @@ def opener(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Opener:
     if kind == "memory":
         return lambda identity: SqliteStore(None, identity)
     server = request.getfixturevalue("postgres")
-    address = ",".join(server.make_database() for _ in range(2 if "two" in kind else 1))
+    address = server.make_database()
     return lambda identity: open_store(address, identity)  # type: ignore[return-value]
 
 
@@ -54,7 +54,7 @@ def store(opener: Opener) -> Iterator[StateStore]:
 
 
 every_store = pytest.mark.parametrize("kind", ["sqlite", "memory", *SHARED])
-lasting_store = pytest.mark.parametrize("kind", ["sqlite", "postgres", "two databases"])
+lasting_store = pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 shared_store = pytest.mark.parametrize("kind", SHARED)
 
 
@@ -83,7 +83,7 @@ def list_texts(store: StateStore, after: str, limit: int) -> list[str]:
 
 @every_store
 def test_what_is_committed_is_read(store: StateStore) -> None:
-    state = StoredState(b"tensors", "{}", {"canary/0": b"image", "undo": b"u"})
+    state = StoredState(b"tensors", "{}", {"waiting/0": b"image", "tally": b"u"})
     change = make_change("r1", state=state, steps={1: "n1"}, answers=[KeptAnswer("k", "d", "a")])
     write(store, Transaction({"cam": change}, [StoredEvent("cam", "e5"), StoredEvent("", "e6")]))
     assert read_text(store, "cam") == "r1"
@@ -171,6 +171,17 @@ def test_claims_raise_the_epoch_of_their_stream_alone(store: StateStore) -> None
     assert store.claim("b") == Claim(None, 1)
     assert store.commit(Transaction({"a": make_change("a1")}, epochs={"a": 2})) == {}
     assert (store.claim("a").record, store.claim("a").epoch) == (StoredRecord("ok", 1, "a1"), 4)
+
+
+@shared_store
+def test_the_largest_epoch_is_not_the_end(store: StateStore) -> None:
+    """Damage alone can bring it about; in PostgreSQL, an overflow would fail, and degrade the engine."""
+    store.claim("cam")
+    store._write(lambda sql: sql.run(f"UPDATE fences SET epoch = {2**63 - 1}"))
+    epochs = [store.claim("cam").epoch for _ in range(2)]
+    assert epochs == [1, 2]
+    assert store.commit(Transaction({"cam": make_change("r")}, epochs={"cam": 1})) == {"cam": None}
+    assert store.commit(Transaction({"cam": make_change("r")}, epochs={"cam": 2})) == {}
 
 
 @shared_store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.classifier import ZeroShot, digest_tensors, leave_autocast, leave_inference_mode
+from lmr.core.classifier import leave_autocast, leave_inference_mode
 from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
+from lmr.core.placement import digest_tensors
 from lmr.core.spec import simplify_name
 from lmr.models import Backbone
-from lmr.models.agreement import compare_with_transformers
 from lmr.models.backbone import DEFAULT_TEMPLATES
 
 if TYPE_CHECKING:
@@ -30,8 +29,7 @@ STEP = 1e-3  # distance that a gradient step moves each adapted parameter, the l
 # Largest difference of two unit features of the same input: rounding that depends on the batch, with room to spare.
 TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 
-_TEXTS = (("cat", "dog", "bird", "house"), ("red star", "blue ring", "green circle", "striped purple heart"))
-NO_TOKENIZER = "the model has no tokenizer, so it cannot read texts"
+_TEXTS = ("cat", "dog", "bird", "house")
 
 
 class CheckKind(enum.Enum):
@@ -51,7 +49,6 @@ class CheckKind(enum.Enum):
     PADDING = "padding changes nothing"
     STEP_ADAPTS = "a gradient step adapts"
     STEP_LEAVES_MODEL = "the step leaves the model unchanged"
-    AGREEMENT = "agreement with transformers"
 
 
 @dataclass(frozen=True)
@@ -59,16 +56,16 @@ class Check:
     """The result of one check: what was measured, why it was skipped, or the error that ended it."""
 
     kind: CheckKind
-    passed: bool | None  # None: it was skipped
+    passed: bool
     detail: str
 
     def __str__(self) -> str:
-        result = "-" if self.passed is None else "ok" if self.passed else "FAILED"
+        result = "ok" if self.passed else "FAILED"
         return f"  {result:<7} {self.kind.value}: {self.detail}"
 
 
 def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]) -> list[Check]:
-    """Run all checks: the image side, the text side, one step of adaptation, and the agreement with transformers."""
+    """Run all checks: the image side, the text side, and one step of adaptation."""
     device, dtype = backbone.placement
     tolerance = TOLERANCES.get(dtype, 1e-4)
     inputs = torch.stack([backbone.preprocess(image) for image in images]).to(device, dtype)
@@ -83,7 +80,7 @@ def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]
             checks += group()
         except (LmrError, RuntimeError) as error:
             checks.append(Check(kind, False, _read_line(error)))
-    return [*checks, _check_agreement(backbone, texts, inputs[: IMAGES // 2], tolerance)]
+    return checks
 
 
 def _read_line(error: Exception) -> str:
@@ -118,9 +115,6 @@ def _check_features(features: Tensor, kinds: tuple[CheckKind, CheckKind, CheckKi
 
 
 def _check_texts(backbone: Backbone, texts: Sequence[str], tolerance: float) -> Iterator[Check]:
-    if not texts:
-        yield Check(CheckKind.TEXT_SIDE, None, f"not checked, {NO_TOKENIZER}")
-        return
     kinds = (CheckKind.TEXTS_FINITE, CheckKind.TEXTS_UNIT, CheckKind.TEXTS_DIFFER)
     yield from _check_features(backbone.encode_text(list(texts)), kinds, "texts")
     short, long = texts[0], DEFAULT_TEMPLATES[0].replace("{}", texts[0])
@@ -135,7 +129,7 @@ def _check_step(backbone: Backbone, texts: Sequence[str], images: Tensor) -> Ite
     The step widens the margin between the two most probable classes, so every image takes part in it. It is taken
     with the norms alone, without a method: what is checked is the model.
     """
-    classifier = backbone.classifier(texts, cache=False) if texts else _compare_images(backbone, images)
+    classifier = backbone.classifier(texts, cache=False)
     weights = digest_tensors(classifier.encoder.state_dict())
     bank = NormBank(classifier.encoder)
     with leave_inference_mode(), leave_autocast(classifier.device), torch.no_grad():
@@ -158,50 +152,20 @@ def _check_step(backbone: Backbone, texts: Sequence[str], images: Tensor) -> Ite
     yield Check(CheckKind.STEP_LEAVES_MODEL, gap == 0 and same, detail)
 
 
-def _compare_images(backbone: Backbone, images: Tensor) -> ZeroShot:
-    """Return a classifier for a model that cannot read texts: images stand for the classes."""
-    with torch.no_grad():
-        return ZeroShot(backbone.encoder, backbone.encoder(images[::2]).float(), backbone.logit_scale)
-
-
-def _check_agreement(backbone: Backbone, texts: Sequence[str], images: Tensor, tolerance: float) -> Check:
-    """Compare on common words where the model knows them: transformers cleans unusual ones differently."""
-    if not texts:
-        return Check(CheckKind.AGREEMENT, None, f"not compared, {NO_TOKENIZER}")
-    with contextlib.suppress(LmrError):
-        texts = choose_texts(backbone)
-    try:
-        found = compare_with_transformers(backbone, images, texts)
-    except (LmrError, OSError, ValueError, RuntimeError, ImportError) as error:
-        return Check(CheckKind.AGREEMENT, False, f"transformers cannot run these weights: {_read_line(error)}")
-    if not found.compared:
-        return Check(CheckKind.AGREEMENT, None, f"not compared, {found.note}")
-    detail = f"image {found.image:.1e}, text {found.text:.1e} apart (limit {tolerance:g}), {found.note}"
-    return Check(CheckKind.AGREEMENT, found.holds(tolerance), detail)
-
-
 def _measure_gap(one: Tensor, other: Tensor) -> float:
     """Return the largest difference; NaN counts as infinite."""
     return float((one - other).abs().nan_to_num(nan=float("inf")).max())
 
 
 def choose_texts(backbone: Backbone, names: Sequence[str] | None = None) -> list[str]:
-    """Return different texts that this model can read: the user's class names, common words, or an embedded model's.
-
-    The list is empty for a model without a tokenizer.
-    """
-    if not backbone.model_facts.reads_texts:
-        return []
-    given = {simplify_name(name): None for name in names or ()}
-    problem: LmrError | None = None
-    for texts in [list(given)[:IMAGES]] if len(given) > 1 else _TEXTS:
-        try:
-            backbone.encode_text(list(texts))
-        except LmrError as error:
-            problem = problem or error
-        else:
-            return list(texts)
-    raise LmrError(f"The model can read none of the words tried; give --labels with words it knows. ({problem})")
+    """Return different texts that this model can read: the user's class names, or common words."""
+    given = list(dict.fromkeys(map(simplify_name, names or ())))
+    texts = given[:IMAGES] if len(given) > 1 else list(_TEXTS)
+    try:
+        backbone.encode_text(texts)
+    except LmrError as error:
+        raise LmrError(f"The model cannot read {texts}; give --labels with words it knows. ({error})") from error
+    return texts
 
 
 def draw_images(count: int = IMAGES, side: int = 256, seed: int = 0) -> list[Image]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import base64
 import csv
-import enum
 import hashlib
 import io
 import json
@@ -13,45 +13,63 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lmr.apps.options import AnyPath
+from lmr.core.answer import UNKNOWN, Answer, Ranking
 from lmr.core.errors import LmrError
 from lmr.core.foreign_text import read_cell, write_cell
-from lmr.core.known import UNKNOWN
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FILE_NAME_ERRORS = sys.getfilesystemencodeerrors()  # a name that is not valid text becomes the bytes on the disk
 
 
-class ErrorCause(enum.Enum):
-    """The reason why an image has no label."""
-
-    UNREADABLE = enum.auto()  # the file is missing, damaged or not an image
-    UNSUITABLE = enum.auto()  # the image cannot be turned into an input of the model
-    NOT_FINITE = enum.auto()  # the model or its adapted state answers with NaN or infinity
-
-
 @dataclass(frozen=True)
 class ImageAnswer:
-    """The result of one image: its best classes with their probabilities, or an error message and its cause.
-
-    ``frame`` and ``time`` are those of a frame of a video.
-    """
+    """The answer to one image and where it is from; ``frame`` and ``time`` are those of a frame of a video."""
 
     path: str
-    top: Sequence[tuple[str, float]] = ()
-    error: str | None = None
-    cause: ErrorCause | None = None
+    answer: Answer
     frame: int | None = None
     time: float | None = None
     frozen: str | None = None  # the frozen model's label, where it was compared; not written
-    known: float | None = None  # the score that the image belongs to one of the classes
-    unknown: bool = False  # it belongs to none
+    logits: str | None = None  # all logits in half precision, relative to the largest, in base64; see ``taught.py``
 
     @property
     def label(self) -> str | None:
         """The most probable class, or "unknown"; None for an error."""
-        return UNKNOWN if self.unknown else self.top[0][0] if self.top else None
+        return self.answer.text
+
+    @property
+    def probability(self) -> float | None:
+        """The probability of the most probable class; None for an error."""
+        return self.answer.probability
+
+    @property
+    def top(self) -> Ranking:
+        """The most probable classes with their probabilities."""
+        return self.answer.top
+
+    @property
+    def error(self) -> str | None:
+        """The reason why there is no label."""
+        return self.answer.error
+
+
+def pack_logits(logits: Tensor) -> str:
+    """Return logits [C] as text: half precision, relative to the largest one, in base64."""
+    relative = (logits.detach().float() - logits.max()).clamp(min=-60_000).half().cpu().numpy()
+    return base64.b64encode(relative.astype("<f2").tobytes()).decode()
+
+
+def unpack_logits(text: str) -> NDArray[np.float32]:
+    """Return logits [C] from a text of ``pack_logits``."""
+    return np.frombuffer(base64.b64decode(text), "<f2").astype(np.float32)
 
 
 class FinishedLine(NamedTuple):
@@ -64,7 +82,11 @@ class FinishedLine(NamedTuple):
 
 def print_answers(answers: Sequence[ImageAnswer]) -> None:
     """Print a line of JSON per answer, in UTF-8, and flush, so that the next program in the pipe can begin."""
-    content = b"".join(map(format_json, answers))
+    print_bytes(b"".join(map(format_json, answers)))
+
+
+def print_bytes(content: bytes) -> None:
+    """Write finished lines to standard output and flush."""
     if sys.stdout is None:
         raise LmrError("There is no standard output to write to; give a file with --out.")
     try:
@@ -81,14 +103,10 @@ def print_answers(answers: Sequence[ImageAnswer]) -> None:
 
 
 class ResultFile:
-    """A .jsonl or .csv file whose first ``offset`` bytes, with the digest ``digest``, are finished.
+    """A .jsonl or .csv file whose first ``offset`` bytes, with the digest ``digest``, are finished."""
 
-    With ``frames``, a .csv file has columns for the number and the time of a frame.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], columns: int, frames: bool = False) -> None:
-        self.path = Path(path)
-        self.columns, self.frames = columns, frames
+    def __init__(self, path: str | os.PathLike[str], columns: int) -> None:
+        self.path, self.columns = Path(path), columns
         self.is_csv = self.path.suffix.lower() == ".csv"
         if not self.is_csv and self.path.suffix.lower() != ".jsonl":
             raise LmrError(f"Expected an output file that ends in .jsonl or .csv, got {str(path)!r}; rename it.")
@@ -109,8 +127,6 @@ class ResultFile:
 
     def open(self) -> None:
         """Open the file for appending, without changing its content."""
-        if self._file is not None:
-            return
         try:
             self._created = not self.path.exists()
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (close() closes it)
@@ -119,32 +135,19 @@ class ResultFile:
 
     def recover(self, offset: int, digest: str) -> list[FinishedLine]:
         """Take the first ``offset`` bytes as finished and return their lines."""
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size < offset:
-            raise LmrError(
-                f"{str(self.path)!r} has {size} bytes, but {offset} were finished when the run ended: the file was cut "
-                "or replaced. Restore it to resume, or start again with --overwrite."
-            )
-        content = self._read(offset)
+        content = b"" if self.is_empty else self.path.read_bytes()[:offset]
         read = hashlib.sha256(content)
-        if read.hexdigest() != digest:
+        if len(content) < offset or read.hexdigest() != digest:
             raise LmrError(
-                f"{str(self.path)!r} has changed since the run ended: the file was edited or replaced. Restore it to "
-                "resume, or start again with --overwrite."
+                f"{str(self.path)!r} has changed since the run ended: the file was cut, edited or replaced. Restore it "
+                "to resume, or start again with --overwrite."
             )
         self.offset, self._hash = offset, read
         return self._parse(content)
 
     def read_all(self) -> list[FinishedLine]:
         """Return the lines of a complete file."""
-        return self._parse(self._read(-1))
-
-    def _read(self, size: int) -> bytes:
-        """Return the first ``size`` bytes; all of them for -1."""
-        if size == 0:  # there need not be a file
-            return b""
-        with open(self.path, "rb") as file:
-            return file.read(size)
+        return self._parse(self.path.read_bytes())
 
     def _parse(self, content: bytes) -> list[FinishedLine]:
         text = content.decode("utf-8", _FILE_NAME_ERRORS)
@@ -154,24 +157,13 @@ class ResultFile:
                 FinishedLine(line["path"], line.get("frame"), None if "error" in line else line["label"] or UNKNOWN)
                 for line in records
             ]
-        rows = csv.DictReader(io.StringIO(text, newline=""))
-        names = rows.fieldnames
-        if names is not None:  # there is a header: it decides for the lines that follow
-            if self.frames and "frame" not in names:
-                raise LmrError(
-                    f"{str(self.path)!r} was begun without videos and has no columns for frames; give the videos "
-                    "another --out, or start again with --overwrite."
-                )
-            self.frames = "frame" in names
-            if "known" not in names:
-                raise LmrError(f"{str(self.path)!r} has no column 'known'; start again with --overwrite.")
         return [
             FinishedLine(
                 read_cell(row["path"]),
-                int(row["frame"]) if row.get("frame") else None,
+                int(row["frame"]) if row["frame"] else None,
                 None if row["error"] else read_cell(row["label"]),
             )
-            for row in rows
+            for row in csv.DictReader(io.StringIO(text, newline=""))
         ]
 
     def cut(self) -> None:
@@ -185,12 +177,10 @@ class ResultFile:
     def append(self, answers: Sequence[ImageAnswer]) -> None:
         """Write the answers and flush them to the disk; only then they count as finished."""
         assert self._file is not None
-        content = b"".join(format_csv(a, self.columns, self.frames) if self.is_csv else format_json(a) for a in answers)
+        content = b"".join(format_csv(a, self.columns) if self.is_csv else format_json(a) for a in answers)
         if self.is_csv and self.offset == 0:
-            frames = ["frame", "time"] * self.frames
             best = [f"top{k}" for k in range(1, self.columns + 1)]
-            names = ["path", *frames, "label", "probability", "known", *best, "error"]
-            content = _join_row(names) + content
+            content = _join_row(["path", "frame", "time", "label", "probability", "known", *best, "error"]) + content
         try:
             _write_all(self._file, content)
             os.fsync(self._file.fileno())
@@ -217,41 +207,29 @@ def format_json(answer: ImageAnswer) -> bytes:
     record: dict[str, object] = {"path": answer.path}
     if answer.frame is not None:
         record |= {"frame": answer.frame, "time": answer.time}
-    if answer.error is not None:
-        record["error"] = answer.error
-    else:
-        label = None if answer.unknown else answer.label
-        record |= {"label": label, "probability": answer.top[0][1], "known": answer.known, "top": answer.top}
+    record |= answer.answer.format()
+    if answer.logits is not None:
+        record |= {"plain": answer.frozen, "logits": answer.logits}
     try:
         return json.dumps(record, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError:
         return json.dumps(record).encode() + b"\n"
 
 
-def format_csv(answer: ImageAnswer, columns: int, frames: bool = False) -> bytes:
-    """Return one row: path, frame and time if ``frames``, label, probability, known, ``columns`` best classes, error.
-
-    The best classes are label:probability.
-
-    A cell that begins with ``=``, ``+``, ``-`` or ``@`` gets a quote before it: a spreadsheet would take a name of a
-    file or class as a formula.
-    """
-    place = [answer.path]
-    if frames:
-        place += ["" if value is None else str(value) for value in (answer.frame, answer.time)]
+def format_csv(answer: ImageAnswer, columns: int) -> bytes:
+    """Return one row: path, frame, time, label, probability, known, ``columns`` times label:probability, error."""
+    place = [answer.path, *("" if value is None else str(value) for value in (answer.frame, answer.time))]
     if answer.error is not None:
         return _join_row([*place, *[""] * (columns + 3), answer.error])
-    best = [f"{label}:{probability:.6f}" for label, probability in answer.top]
-    known = "" if answer.known is None else f"{answer.known:.6f}"
-    return _join_row([*place, answer.label or "", f"{answer.top[0][1]:.6f}", known, *best, ""])
+    best = [f"{label}:{probability:.6f}" for label, probability in answer.answer.top]
+    numbers = ["" if one is None else f"{one:.6f}" for one in (answer.answer.probability, answer.answer.known)]
+    return _join_row([*place, answer.label or "", *numbers, *best, ""])
 
 
 def _join_row(cells: Sequence[str]) -> bytes:
-    """Return one row that ends in a line feed.
-
-    The writer quotes the characters of its line terminator, so it is given both; Python before 3.13 would leave a
-    carriage return unquoted otherwise, and no reader could tell it from the end of a row.
-    """
+    """Return one row that ends in a line feed, without formulas for a spreadsheet."""
+    # The writer quotes the characters of its line terminator, so it is given both: Python before 3.13 would leave a
+    # carriage return unquoted otherwise.
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator="\r\n").writerow(map(write_cell, cells))
     return (text.getvalue().removesuffix("\r\n") + "\n").encode("utf-8", _FILE_NAME_ERRORS)
@@ -269,22 +247,27 @@ class RunTally:
     """The answers of this command, without those of earlier commands."""
 
     images: int = 0
-    causes: Counter[ErrorCause] = field(default_factory=Counter)
+    failed: int = 0  # images without a label
     first_error: str | None = None
     watches: Counter[str] = field(default_factory=Counter)  # events of the watch -> streams that had them
     suited: str = ""  # the values that were chosen for the number of classes
-    rests: bool = False  # the method answers as the frozen model until the images change
+    precision: str | None = None  # what the type "auto" has found out
+    rests: bool = False  # the method answers as the frozen model until it suffers
     adapted: int = 0  # images that such a method answered adapted
-    drifted: int = 0  # finished streams with such images
     first_adapted: int | None = None  # the number of the first of them in the output of one stream
     compared: int = 0  # answers that were compared with the frozen model's
     differing: int = 0  # those of them with another label
+    sureness: float = 0.0  # the sum of the probabilities of all labels
+    looks: list[list[float]] = field(default_factory=list)  # of some images: see ``measure_look``
+    classes: int = 0  # that the model chooses from
+    side: int = 0  # of the images as the model sees them, in pixels
+    reused: int = 0  # repeated frames that took the answer to the one before
 
     def add(self, other: RunTally) -> None:
-        """Add the tally of another run."""
-        for key in ("images", "causes", "watches", "adapted", "drifted", "compared", "differing"):
+        """Add the tally of another stream."""
+        for key in ("images", "failed", "watches", "adapted", "compared", "differing", "sureness", "looks", "reused"):
             setattr(self, key, getattr(self, key) + getattr(other, key))
-        for key in ("first_error", "suited", "rests"):
+        for key in ("first_error", "suited", "precision", "rests", "classes", "side"):
             setattr(self, key, getattr(self, key) or getattr(other, key))
 
 
@@ -298,6 +281,10 @@ class PredictSummary:
     out: AnyPath | None
     state: Path | None
     watch: str | None = None  # events of the watch
+    biased: bool = False  # the method has corrected its own bias
+    taught: str | None = None  # what labels have changed, and the accuracy that they show
+    adapted: int = 0  # answers of an adapted model in the whole output
+    passes: int = 1  # over the images
 
     @property
     def images(self) -> int:
@@ -325,66 +312,32 @@ class PredictSummary:
 
         A run that finished without labelling any image must not look successful to a calling script.
         """
-        new, failed = self.tally.images, self.tally.causes.total()
+        new, failed = self.tally.images, self.tally.failed
         if not (new and failed == new) and not (self.images and self.errors == self.images):
             return None
-        parts = [f"None of the {new or self.images} images could be labelled."]
-        if self.tally.first_error is not None:
-            parts.append(f"The first error: {self.tally.first_error}")
-        parts.append(self._advise())
-        if self.out is not None:
-            parts.append(f"Then label them again with --overwrite; {str(self.out)!r} holds the errors.")
-        return " ".join(parts)
+        first = f" The first error: {self.tally.first_error}" if self.tally.first_error else ""
+        again = f" Then label them again with --overwrite; {str(self.out)!r} holds the errors." if self.out else ""
+        return f"None of the {new or self.images} images could be labelled.{first}{again}"
 
     @property
-    def adaptation(self) -> str | None:
-        """A sentence on when the method adapted, for one that does not always; otherwise None."""
-        tally, answered = self.tally, self.tally.images - self.tally.causes.total()
-        if not tally.rests or not answered:
-            return None
-        if not tally.adapted:
-            return (
-                f"The images did not change: all {answered} answers are the frozen model's. If they are bad from the "
-                "first on, with about as many of each class, give --prior uniform."
-            )
-        if tally.adapted == answered:
-            return f"Adapted on all {answered} images."
-        since = f" of {tally.drifted} streams"
-        if tally.first_adapted is not None:
-            since = f", from image {tally.first_adapted} on"
-        return f"Adapted on {tally.adapted} of {answered} images, after a change{since}."
-
-    @property
-    def comparison(self) -> str | None:
-        """A sentence on the share of answers that differ from the frozen model's; None if none was compared."""
-        tally = self.tally
-        if not tally.compared:
-            return None
-        share = 100 * tally.differing / tally.compared
-        return (
-            f"Of {tally.compared} answers that were compared, {tally.differing} ({share:.1f} %) differ from the frozen "
-            "model's. To see which of the two is right more often, give images with labels to 'lmr check'."
-        )
-
-    def _advise(self) -> str:
-        """Return what to try when every image failed, by the most frequent cause."""
-        ((cause, _),) = self.tally.causes.most_common(1) or [(ErrorCause.UNREADABLE, 0)]
-        if cause is ErrorCause.UNREADABLE:
-            return "Check that the files are complete images."
-        if cause is ErrorCause.NOT_FINITE and self.state is not None:
-            return f"The state in {str(self.state)!r} is probably damaged; give another --state, or remove the file."
-        return "Check the model with 'lmr doctor'."
+    def most(self) -> tuple[str, float]:
+        """The most frequent class of the answers and its share; an empty one if there are none."""
+        known = Counter({label: count for label, count in self.counts.items() if label != UNKNOWN})
+        return next(((label, count / known.total()) for label, count in known.most_common(1)), ("", 0.0))
 
     def __str__(self) -> str:
-        known = Counter({label: count for label, count in self.counts.items() if label != UNKNOWN})
-        most = "".join(f"most predicted {label!r} ({n / known.total():.1%})" for label, n in known.most_common(1))
+        label, share = self.most
+        tally = self.tally
         parts = [
             f"{self.images} images" + (f" ({self.earlier} of them finished earlier)" if self.earlier else ""),
             f"{self.answers[UNKNOWN]} unknown" if self.answers[UNKNOWN] else "",
             f"{self.errors} with an error",
-            f"{self.tally.images / max(self.seconds, 1e-9):.1f} images/s",
-            most,  # a share near 1 may mean that adaptation collapsed
-            self.tally.suited,
+            f"{self.passes * self.tally.images / max(self.seconds, 1e-9):.1f} images/s"
+            + (" in two passes" if self.passes == 2 else ""),
+            f"{tally.reused} frames repeated the one before and took its answer" if tally.reused else "",
+            f"most predicted {label!r} ({share:.1%})" if label else "",  # near 1 adaptation may have collapsed
+            f"{tally.differing} of {tally.compared} compared answers changed" if tally.compared else "",
+            tally.suited,
             f"results in {self.out}" if self.out else "results on standard output",
             f"state in {self.state}" if self.state else "",
         ]

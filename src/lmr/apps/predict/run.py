@@ -11,38 +11,39 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, cast, get_args
 
 import torch
 from torch import Tensor
 
-from lmr.apps.model_options import create_suited, describe_suited, explain_other_method, make_classifier
-from lmr.apps.options import AnyPath
-from lmr.apps.predict.budget import choose_switch
+from lmr.apps.model_options import create_suited, describe_suited, explain_other_method
+from lmr.apps.options import AnyPath, DType
+from lmr.apps.precision import load_model
 from lmr.apps.predict.options import PredictOptions
-from lmr.apps.predict.results import ErrorCause, ImageAnswer, PredictSummary, ResultFile, RunTally, print_answers
+from lmr.apps.predict.results import ImageAnswer, PredictSummary, ResultFile, RunTally, pack_logits, print_answers
+from lmr.core.answer import Answer, make_answers, rank
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, sync_folder
-from lmr.core.known import check_unknown
+from lmr.core.functional.look import measure_look
 from lmr.core.method import Method
 from lmr.core.prediction import Prediction
 from lmr.core.progress import show_progress
+from lmr.core.reused import Reused
 from lmr.core.state import read_state
+from lmr.core.wrapper import Wrapper, unwrap
 from lmr.images.ahead import ReadAhead
 from lmr.images.files import UnreadableImage
-from lmr.images.lists import ListedImage, is_list
-from lmr.images.remote import is_url
+from lmr.images.lists import is_list
 from lmr.images.sources import ImageItem, ImagePlace, PlaceKey, has_frames, iterate_images, list_sources
 from lmr.watch.watched import Watched
 
@@ -56,15 +57,27 @@ TEMPLATES_NOTE = "templates"  # of a state: the texts around the class names, as
 BATCHES_AHEAD = 2
 WORKERS = min(4, os.cpu_count() or 1)  # threads that decode
 COMPARED = 8  # one image in so many is compared with the frozen model, where no watch does it: 4 % of a step of LMR
+LOOKS = 64  # images at the start of which all are measured; then one in eight
 LOCK_SECONDS = 0.1  # time for a run that is just ending to remove its lock
 
 
-def predict_images(sources: AnyPath | Sequence[AnyPath], options: PredictOptions) -> PredictSummary:
+def predict_images(
+    sources: AnyPath | Sequence[AnyPath],
+    options: PredictOptions,
+    labelled: Container[str] | None = None,
+    *,
+    begin: Path | None = None,
+    title: str = "labelling",
+) -> PredictSummary:
     """Label image files, folders and videos, adapting batch by batch; write one line per image to ``options.out``.
 
-    ``sources`` may also be .csv or .parquet lists of paths. Options that do not fit together raise LmrError before any
-    file is changed; an image that cannot be read gets a line with an error.
+    ``sources`` may also be .csv lists of paths. Options that do not fit together raise LmrError before any file is
+    changed; an image that cannot be read gets a line with an error. With ``labelled``, absolute paths of images, lines
+    hold all logits, and the frozen model answers these images too. ``begin`` is a state that is only read, and
+    ``title`` labels the progress bar.
     """
+    if options.truth is not None:
+        raise LmrError("Call predict_taught for a run with true labels.")
     options = options.resolve()
     sources = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     out, state, progress = options.out, options.state, options.state_path
@@ -75,56 +88,58 @@ def predict_images(sources: AnyPath | Sequence[AnyPath], options: PredictOptions
     check_sources(sources, {"--out": out, "--state": progress}, options.column)
     if out is not None and progress is not None and os.path.abspath(progress) == os.path.abspath(out):
         raise LmrError(f"--state and --out are both {os.fspath(out)!r}; give them different names.")
-    busy_state = (
-        f"Another run is using the state {os.fspath(state or '')!r}; wait for it, or give another --state. Two runs on "
-        "one state would lose what one of them learns."
-    )
-    with contextlib.ExitStack() as held:
-        if output is not None:
-            held.enter_context(hold_path(output.path, explain_busy(output.path)))
-            held.callback(output.close)
-        if progress is not None:
-            held.enter_context(hold_path(progress, explain_busy(out) if out and state is None else busy_state))
-        _check_files(output, progress, options)
+    with hold_files(output, progress, state):
+        check_files(output, progress, options)
         images = list_sources(sources, options.column)
-        videos = check_images(images, options.every)
-        if output is not None:
-            output.frames = videos
-        run = Labeller(options).prepare(output, progress)
-        finished = run.start(None if state is None else Path(state), options.resume)
+        check_images(images, options.every)
+        run = Labeller(resume_dtype(options, progress)).prepare(output, progress, images)
+        run.labelled, run.title = labelled, title
+        finished = run.start(begin or (None if state is None else Path(state)), options.resume)
         start = time.perf_counter()
-        run.label(images, finished, "--resume instead of --overwrite" if options.overwrite else "--resume")
+        run.label(images, finished)
         seconds = time.perf_counter() - start
         if progress is not None and state is None:
             progress.unlink(missing_ok=True)
             progress = None
+    biased = run.method.logit_offset()
     return PredictSummary(
-        run.answers, run.tally, seconds, None if output is None else output.path, progress, run.describe_watch()
+        run.answers,
+        run.tally,
+        seconds,
+        out,
+        progress,
+        run.describe_watch(),
+        biased is not None and bool(biased.any()),
+        adapted=run.adapted,
     )
+
+
+def resume_dtype(options: PredictOptions, progress: Path | None) -> PredictOptions:
+    """Return the options with the type that a run has had until now, in place of "auto"."""
+    if options.dtype != "auto" or not options.resume or progress is None or not progress.exists():
+        return options
+    noted = read_state(progress)[1].get("note.dtype")
+    return replace(options, dtype=cast(DType, noted)) if noted in get_args(DType) else options
 
 
 class Labeller:
     """A model that is loaded once and labels any number of runs, each with a fresh adaptation of its own."""
 
     def __init__(self, options: PredictOptions) -> None:
-        self.options = options
-        self.backbone = options.load(options.model)
-        self.classifier = make_classifier(self.backbone, options.names, options.wording)
-        self._switch: Mapping[str, object] = {}
-        if options.budget is not None:
-            chosen = choose_switch(options.method, self.classifier, options.budget, options.batch_size)
-            self._switch = chosen.values
-            print(f"lmr: {chosen.describe()}", file=sys.stderr)
+        loaded = load_model(options)
+        self.backbone, self.classifier, self.said = loaded.backbone, loaded.classifier, loaded.said
+        self.options = replace(options, dtype=cast(DType, loaded.dtype))
 
-    def prepare(self, output: ResultFile | None, progress: Path | None, title: str | None = None) -> PredictRun:
-        """Return a run that has not begun; ``title`` is the name that its progress gives to the output."""
-        unknown = check_unknown(self.options.unknown)
-        method = create_suited(self.options.method, self.classifier, unknown=unknown, **self._switch)
-        watch = self.options.watch_settings
-        watched = method if watch is None else Watched(method, watch)
-        run = PredictRun(watched, self.backbone.preprocess, self.options, output, progress, title)
+    def prepare(self, output: ResultFile | None, progress: Path | None, images: Sequence[Path] = ()) -> PredictRun:
+        """Return a run that has not begun; if there are videos among the images, it reuses the answers to frames."""
+        method = create_suited(self.options.method, self.classifier, unknown=self.options.unknown)
+        watch, reuse = self.options.watch_settings, self.options.reuse
+        frugal = Reused(method, reuse) if reuse and has_frames(images) else method
+        watched = frugal if watch is None else Watched(frugal, watch)
+        run = PredictRun(watched, self.backbone.preprocess, self.options, output, progress)
         run.tally.suited = describe_suited(self.options.method, method)
-        run.tally.rests = method.phases() is not None
+        run.tally.precision = self.said
+        run.tally.rests, run.tally.classes = method.phases() is not None, len(self.options.names)
         return run
 
 
@@ -133,21 +148,22 @@ class PredictRun:
 
     def __init__(
         self,
-        method: Method | Watched,
+        method: Method | Wrapper,
         preprocess: Callable[[Image], Tensor],
         options: PredictOptions,
         output: ResultFile | None,
         progress: Path | None,
-        title: str | None = None,
     ) -> None:
         self.method, self.preprocess, self.options = method, preprocess, options
         self.output, self.progress = output, progress
-        self.name = title or ("" if output is None else os.path.abspath(output.path))  # of the output, in the progress
+        self.name = "" if output is None else os.path.abspath(output.path)  # of the output, in the progress
         self.answers: Counter[str | None] = Counter()  # labels in the whole output; None is an error
         self.tally = RunTally()  # of this run
+        self.labelled: Container[str] | None = None  # of a first pass: see ``predict_images``
+        self.title = "labelling"
+        self.adapted = 0  # answers of an adapted model in the whole output
         self.saved = 0  # images that are saved on the disk
         self.finished = False
-        self.after_save: Callable[[], None] = lambda: None  # an exception from it ends the run after a whole batch
 
     @property
     def images(self) -> int:
@@ -194,7 +210,6 @@ class PredictRun:
         if self.progress is not None:
             self.method.save(self.progress, notes=self._note_progress() | self._note_settings())
             self.saved = self.images
-            self.after_save()
 
     def load_state(self, path: Path, *, adopt: bool = False) -> dict[str, str]:
         """Load a state and return its notes; the error for the state of another method says how to go on."""
@@ -204,7 +219,7 @@ class PredictRun:
             stored = read_state(path)[1].get("spec")
             if stored is None or stored == self.method.spec:
                 raise
-            method = self.method.method if isinstance(self.method, Watched) else self.method
+            method = unwrap(self.method)
             option = "--out" if self.options.state is None else "--state"
             raise LmrError(explain_other_method(stored, method, f"The state {str(path)!r}", option)) from None
 
@@ -220,47 +235,47 @@ class PredictRun:
                 "--resume."
             )
         for key, now in self._note_settings().items():
-            noted = notes.get(key, now if key == "every" else None)  # a run without videos does not note it
-            if noted != now and key != "folder":
-                was = _describe_setting(key, noted)
-                raise LmrError(f"The run {was}; resume with the same, or start again with --overwrite.")
+            if (noted := notes.get(key)) != now and key != "folder":
+                option = f"--{key.replace('_', '-')}"
+                raise LmrError(
+                    f"The run had {option} {noted}, not {now}; resume with the same, or start again with --overwrite."
+                )
         try:
             offset, digest, folder = int(notes["offset"]), notes["digest"], notes["folder"]
         except (KeyError, ValueError) as error:
             lost = f"{str(self.progress)!r} does not say how much of the output is finished"
             raise LmrError(f"{lost}; start again with --overwrite.") from error
         finished = self.output.recover(offset, digest)
-        if folder != os.getcwd() and not all(os.path.isabs(line.path) or is_url(line.path) for line in finished):
+        if folder != os.getcwd() and not all(os.path.isabs(line.path) for line in finished):
             raise LmrError(f"The run was started in {folder!r} and its paths are relative to it; resume it there.")
         self.output.open()
         self.output.cut()
         self.answers.update(line.label for line in finished)
+        self.adapted = int(notes.get("adapted", 0))
         self.saved = self.images
         return {(os.path.abspath(line.path), line.frame) for line in finished}
 
     def label(
         self,
-        images: Sequence[ListedImage],
+        images: Sequence[Path],
         finished: Collection[PlaceKey] = (),
-        flag: str | None = None,
         take: Callable[[Sequence[ImageAnswer]], object] | None = None,
     ) -> None:
         """Label all images that are not finished, batch by batch, while threads decode those of the next batches.
 
-        If this ends early, the error message says how to resume with ``flag``; None: it does not. ``take`` gets the
-        answers of each batch; by default they are written to the output.
+        ``take`` gets the answers of each batch; by default they are written to the output.
         """
         take = take or (print_answers if self.output is None else self.output.append)
         shown = _is_terminal(sys.stderr) and not (take is print_answers and _is_terminal(sys.stdout))
         self.finished, ended, size = False, threading.Event(), self.options.batch_size
         left = None  # the number of frames of a video is not known
-        if not any(map(has_frames, images)):
+        if not has_frames(images):
             left = sum(ImagePlace(image).key not in finished for image in images)
         items = iterate_images(images, self.options.every, set(finished), ended.is_set)
         ahead = ReadAhead(items, self.prepare, ahead=BATCHES_AHEAD * size, workers=WORKERS, ended=ended)
         total = None if left is None else self.images + left
         try:
-            with show_progress("labelling", total, done=self.images, shown=shown) as bar, ahead as prepared:
+            with show_progress(self.title, total, done=self.images, shown=shown) as bar, ahead as prepared:
                 while batch := list(islice(prepared, size)):
                     answers = self.answer(batch)
                     take(answers)
@@ -269,13 +284,13 @@ class PredictRun:
                     self.save()
                     bar.advance(len(answers))
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"Interrupted.{self._explain_resuming(flag)}") from None
+            raise KeyboardInterrupt(f"Interrupted.{self._explain_resuming()}") from None
         except LmrError as error:
-            raise LmrError(f"{error}{self._explain_resuming(flag)}") from error
+            raise LmrError(f"{error}{self._explain_resuming()}") from error
         except torch.OutOfMemoryError as error:  # a resumed run must have the same settings, so it would fail again
             raise LmrError(
                 f"There is not enough memory for a batch of {size} images on {self.method.classifier.device}; start "
-                "again with a smaller --batch-size or with --memory lean."
+                "again with a smaller --batch-size."
             ) from error
 
     def prepare(self, item: ImageItem) -> Prepared:
@@ -283,10 +298,9 @@ class PredictRun:
         try:
             return item.place, self.preprocess(item.open())
         except UnreadableImage as error:
-            return item.place, _make_error(item.place, str(error), ErrorCause.UNREADABLE)
+            return item.place, _make_error(item.place, str(error))
         except (ValueError, OSError, MemoryError) as error:
-            problem = f"Cannot prepare {item.place} for the model: {error}"
-            return item.place, _make_error(item.place, problem, ErrorCause.UNSUITABLE)
+            return item.place, _make_error(item.place, f"Cannot prepare {item.place} for the model: {error}")
 
     def answer(self, batch: Sequence[Prepared]) -> list[ImageAnswer]:
         """Adapt on the readable images of the batch and return one answer per image; the others have an error."""
@@ -303,41 +317,58 @@ class PredictRun:
         classifier = self.method.classifier
         images = images.to(classifier.device, classifier.dtype)
         prediction = self.method.step(images)
-        frozen = self._compare(images, prediction)
+        frozen = self._compare(images, prediction, places)
         self.tally.adapted += prediction.info.get("adapted", 0)
-        order = prediction.logits.sort(dim=1, descending=True, stable=True).indices[:, : self.options.top]
-        shares = prediction.probabilities.gather(1, order).tolist()
-        known = prediction.known.tolist()
+        self.adapted += prediction.info.get("adapted", len(places))
+        self._look(images)
+        rankings = rank(prediction.logits, classifier.names, self.options.top)
         unknown = [False] * len(places) if prediction.unknown is None else prediction.unknown.tolist()
+        reused = [False] * len(places) if prediction.reused is None else prediction.reused.tolist()
+        self.tally.reused += sum(reused)
         answers = []
-        for k, (place, classes) in enumerate(zip(places, order.tolist(), strict=True)):
-            if not all(map(math.isfinite, shares[k])):
-                problem = f"The model's answer to {place} is not a finite number."
-                answers.append(_make_error(place, problem, ErrorCause.NOT_FINITE))
-                continue
-            answers.append(
-                ImageAnswer(
-                    str(place.path),
-                    [(classifier.names[c], round(share, 6)) for c, share in zip(classes, shares[k], strict=True)],
-                    frame=place.frame,
-                    time=place.time,
-                    frozen=classifier.names[frozen[k]] if k in frozen else None,
-                    known=round(known[k], 6),
-                    unknown=unknown[k],
+        shown = {k: classifier.names[label] for k, label in frozen.items()} if self.options.html is not None else None
+        for k, answer in enumerate(make_answers(rankings, prediction.known.tolist(), unknown, shown, reused=reused)):
+            place, plain = places[k], classifier.names[frozen[k]] if k in frozen else None
+            if answer.error is not None:
+                problem = (
+                    f"The model's answer to {place} is not a finite number; give another --state, or check the model "
+                    "with 'lmr doctor'."
                 )
-            )
+                answers.append(_make_error(place, problem))
+            else:
+                logits = None if self.labelled is None else pack_logits(prediction.logits[k])
+                answers.append(ImageAnswer(str(place.path), answer, place.frame, place.time, plain, logits))
         return answers
 
-    def _compare(self, images: Tensor, prediction: Prediction) -> dict[int, int]:
+    def _look(self, images: Tensor) -> None:
+        """Measure how some of the images look, where their pixels are known."""
+        scale = self.method.classifier.pixels
+        if scale is None or images.ndim != 4 or images.shape[1] != 3:
+            return
+        chosen = [
+            k for k in range(len(images)) if len(self.tally.looks) + k < LOOKS or (self.images + k) % COMPARED == 0
+        ]
+        if chosen:
+            self.tally.looks += measure_look(scale.to_shares(images[chosen].float())).tolist()
+            self.tally.side = min(images.shape[2:])
+
+    def _compare(self, images: Tensor, prediction: Prediction, named: Sequence[ImagePlace]) -> dict[int, int]:
         """Return the frozen model's label at some places of a batch: where the watch compared, or one image in eight.
 
         A batch on which nothing adapted was answered by the frozen model, so that its labels cost nothing.
         """
-        if "compared" in prediction.info:
+        if self.labelled is not None:
+            places = [place for place, one in enumerate(named) if one.key[0] in self.labelled]
+        elif self.options.html is not None:
+            places = list(range(len(images)))
+        elif "compared" in prediction.info:
             return dict(prediction.info["compared"][0])
-        if self.method.card.role is Role.BASELINE:
+        elif self.method.card.role is Role.BASELINE:
             return {}
-        places = [place for place in range(len(images)) if (self.images + place) % COMPARED == 0]
+        else:
+            places = [place for place in range(len(images)) if (self.images + place) % COMPARED == 0]
+            if prediction.reused is not None:  # it would cost what was saved
+                places = [place for place in places if not prediction.reused[place]]
         if prediction.info.get("adapted") == 0:
             return {place: int(prediction.labels[place]) for place in places}
         with torch.no_grad():
@@ -348,22 +379,17 @@ class PredictRun:
         """Add answers to the summary."""
         self.answers.update(answer.label for answer in answers)
         self.tally.images += len(answers)
-        compared = [answer for answer in answers if answer.frozen is not None and not answer.unknown]
+        self.tally.sureness += sum(answer.answer.probability or 0.0 for answer in answers)
+        compared = [answer for answer in answers if answer.frozen is not None and answer.answer.label is not None]
         self.tally.compared += len(compared)
         self.tally.differing += sum(answer.label != answer.frozen for answer in compared)
         for answer in answers:
-            if answer.cause is not None:
-                self.tally.causes[answer.cause] += 1
+            if answer.error is not None:
+                self.tally.failed += 1
                 self.tally.first_error = self.tally.first_error or answer.error
 
-    def read_tally(self) -> RunTally:
-        """Return a copy of the tally so far; a finished run adds the events of its watch."""
-        watches = Counter([events]) if (events := self.describe_watch()) and self.finished else Counter()
-        drifted = int(self.finished and self.tally.adapted > 0)
-        return replace(self.tally, causes=Counter(self.tally.causes), watches=watches, drifted=drifted)
-
     def _note_progress(self) -> dict[str, str]:
-        notes = {"images": str(self.images)}
+        notes = {"images": str(self.images), "adapted": str(self.adapted)}
         if self.options.templates is not None:
             notes[TEMPLATES_NOTE] = json.dumps(list(self.options.templates))
         if self.output is None:
@@ -375,51 +401,39 @@ class PredictRun:
         """Return the settings that a resumed run must share, except those that the state itself checks."""
         names = hashlib.sha256("\n".join(self.method.classifier.names).encode("utf-8", "surrogatepass")).hexdigest()
         options, watch = self.options, self.options.watch_settings
-        notes = {"batch_size": str(options.batch_size), "top": str(options.top), "labels": names}
-        notes |= {"folder": os.getcwd()} | options.note()
-        if self.output is not None and self.output.frames:
-            notes["every"] = str(options.every)
-        notes |= {} if options.unknown is None else {"unknown": str(options.unknown)}
-        return notes if watch is None else notes | {"watch": watch.spec}
+        notes = {
+            key: str(getattr(options, key)) for key in ("batch_size", "top", "every", "unknown", "passes", "reuse")
+        }
+        notes |= {"watch": "off" if watch is None else watch.spec, "labels": f"with the digest {names[:16]}"}
+        return notes | {"folder": os.getcwd()} | options.note()
 
     def describe_watch(self) -> str | None:
         """Return the events that the watch has reported, if there is one."""
         return self.method.describe_events() if isinstance(self.method, Watched) else None
 
-    def _explain_resuming(self, flag: str | None) -> str:
-        if self.output is None or flag is None:
+    def _explain_resuming(self) -> str:
+        if self.output is None:
             return ""
-        return f" To continue after the {self.saved} finished images, run the same command with {flag}."
+        return f" To continue after the {self.saved} finished images, run the same command with --resume."
 
 
-def _make_error(place: ImagePlace, message: str, cause: ErrorCause) -> ImageAnswer:
-    return ImageAnswer(str(place.path), error=message, cause=cause, frame=place.frame, time=place.time)
-
-
-def _describe_setting(key: str, value: str | None) -> str:
-    """Return how a run differed in one of its settings, as the end of "The run"."""
-    if key == "labels":
-        return "had other spellings in --labels"
-    if key in ("watch", "unknown") and value is None:
-        return f"had no --{key}"
-    return f"had --{key.replace('_', '-')} {value}"
+def _make_error(place: ImagePlace, message: str) -> ImageAnswer:
+    return ImageAnswer(str(place.path), Answer(error=message), frame=place.frame, time=place.time)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def check_images(images: Sequence[ListedImage], every: int) -> bool:
-    """Return whether there are videos; refuse an empty list, and ``every`` where there is no video."""
+def check_images(images: Sequence[Path], every: int) -> None:
+    """Refuse an empty list, and ``every`` where there is no video."""
     if not images:
         raise LmrError("There is nothing to label; give at least one image or one folder of images.")
-    videos = any(map(has_frames, images))
-    if every != 1 and not videos:
+    if every != 1 and not has_frames(images):
         raise LmrError(
             "--every is for videos, and there are none among the sources (folders are searched for images only); "
             "leave it out, or name the videos."
         )
-    return videos
 
 
 def check_path(option: str, path: AnyPath) -> None:
@@ -443,7 +457,7 @@ def check_sources(sources: Sequence[AnyPath], outputs: Mapping[str, AnyPath | No
             if path is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
                 raise LmrError(f"{os.fspath(path)!r} is one of the sources; give another {option}.")
     if column is not None and not any(map(is_list, sources)):
-        raise LmrError("--column is for .csv and .parquet lists, and there is none among the sources; leave it out.")
+        raise LmrError("--column is for .csv lists, and there is none among the sources; leave it out.")
 
 
 @contextlib.contextmanager
@@ -462,12 +476,24 @@ def hold_path(path: Path, message: str) -> Iterator[None]:
                 os.unlink(lock)
 
 
-def explain_busy(out: AnyPath) -> str:
-    """Return the error message for a second run on the output of one that is still running."""
-    return f"Another run is writing {os.fspath(out)!r}; wait for it, or give another --out."
+@contextlib.contextmanager
+def hold_files(output: ResultFile | None, progress: Path | None, state: AnyPath | None) -> Iterator[None]:
+    """Keep other runs away from an output and its progress within this context, and close the output at its end."""
+    busy = "" if output is None else f"Another run is writing {str(output.path)!r}; wait for it, or give another --out."
+    busy_state = (
+        f"Another run is using the state {os.fspath(state or '')!r}; wait for it, or give another --state. Two runs on "
+        "one state would lose what one of them learns."
+    )
+    with contextlib.ExitStack() as held:
+        if output is not None:
+            held.enter_context(hold_path(output.path, busy))
+            held.callback(output.close)
+        if progress is not None:
+            held.enter_context(hold_path(progress, busy_state if state is not None else busy))
+        yield
 
 
-def _check_files(output: ResultFile | None, progress: Path | None, options: PredictOptions) -> None:
+def check_files(output: ResultFile | None, progress: Path | None, options: PredictOptions) -> None:
     """Refuse options that would lose or mix up results; changes nothing."""
     if output is None:
         if options.resume:

@@ -1,60 +1,52 @@
-"""Label many streams, each with an adaptation of its own; a run that is killed at any moment can be continued.
+"""Label many streams, each with an adaptation of its own: one output file per stream, in one folder.
 
-Every stream is a crash-safe run over its own images, as ``predict_images`` would do it, with its answers and its
-progress in a work folder (``StreamParts``). When all are finished, the answers are merged into the output, stream after
-stream. So the output does not depend on how the streams were shared out, or on when and where they were finished.
+Every stream is a crash-safe run over its own images, as ``predict_images`` would do it. The progress of a stream stays
+beside its output until all streams are finished, so a run that is killed at any moment can be resumed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
-import json
 import os
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from lmr.apps.options import AnyPath
 from lmr.apps.predict.options import PredictOptions
-from lmr.apps.predict.parts import StreamParts
 from lmr.apps.predict.results import PredictSummary, ResultFile, RunTally
-from lmr.apps.predict.run import (
-    Labeller,
-    PredictRun,
-    check_images,
-    check_path,
-    check_sources,
-    explain_busy,
-    hold_path,
-)
+from lmr.apps.predict.run import Labeller, check_images, check_sources, hold_files, hold_path, resume_dtype
 from lmr.core.errors import LmrError
-from lmr.core.files import check_folder, write_atomically
+from lmr.core.files import check_folder
 from lmr.core.foreign_text import make_printable
-from lmr.images.lists import ListedImage, read_column, read_path_list
-from lmr.images.remote import RemoteImage, is_url
-from lmr.images.sources import ImagePlace, PlaceKey, find_list, list_sources
+from lmr.core.state import read_state
+from lmr.images.lists import is_list, read_column, read_path_list
+from lmr.images.sources import ImagePlace, PlaceKey, list_sources
 
 BY_FOLDER, BY_COLUMN = "folder", "column:"
-LONGEST_NAME = 150  # of a state file: a longer stream name is replaced by its digest
-# The options that a continued run must share, apart from those that are checked by themselves.
-_SHOWN = ("model", "method", "batch_size", "top", "every")
-_FREE = ("out", "state", "resume", "overwrite", "stream_by", "shards", "column")
+LONGEST_NAME = 150  # of a file: a longer stream name is replaced by its digest
 
 
 @dataclass(frozen=True)
 class ImageStream:
-    """The images that one adaptation follows, and the number of the stream, counted from 0."""
+    """The images that one adaptation follows."""
 
-    number: int
     name: str
-    images: tuple[ListedImage, ...]
+    images: tuple[Path, ...]
+
+    @property
+    def file_name(self) -> str:
+        """The name as that of a file, without an extension."""
+        name = quote(self.name, safe=" ")
+        if len(name) > LONGEST_NAME or name.startswith("."):
+            name = hashlib.sha256(self.name.encode("utf-8", "surrogatepass")).hexdigest()
+        return name
 
 
 def split_streams(sources: Sequence[AnyPath], stream_by: str, column: str | None = None) -> list[ImageStream]:
@@ -68,58 +60,47 @@ def split_streams(sources: Sequence[AnyPath], stream_by: str, column: str | None
     else:
         find_name = _name_folder if stream_by == BY_FOLDER else _search(stream_by)
         named = [(find_name(image), image) for image in list_sources(sources, column)]
-    streams: dict[str, list[ListedImage]] = {}
+    streams: dict[str, list[Path]] = {}
     for name, image in named:
         streams.setdefault(name, []).append(image)
-    return [ImageStream(number, name, tuple(images)) for number, (name, images) in enumerate(streams.items())]
+    return [ImageStream(name, tuple(images)) for name, images in streams.items()]
 
 
-def _read_names(sources: Sequence[AnyPath], stream_by: str, column: str | None) -> Iterable[tuple[str, ListedImage]]:
+def _read_names(sources: Sequence[AnyPath], stream_by: str, column: str | None) -> Iterable[tuple[str, Path]]:
     """Return the images of lists, each once, with the name of its stream from another column."""
-    unique: dict[PlaceKey, tuple[str, ListedImage]] = {}
-    for source in sources:
-        listed = find_list(source)
-        if listed is None:
-            raise LmrError(
-                f"--stream-by {stream_by} is for .csv and .parquet lists, and {os.fspath(source)!r} is none; give "
-                "lists, or choose streams by folder or by a regular expression."
-            )
-        images = read_path_list(listed, column)
-        names = read_column(listed, stream_by.removeprefix(BY_COLUMN), "stream", numbers=True)
-        for name, image in zip(names, images, strict=True):
+    unique: dict[PlaceKey, tuple[str, Path]] = {}
+    for source in map(Path, sources):
+        if not is_list(source):
+            raise LmrError(f"--stream-by {stream_by} is for .csv lists, got {str(source)!r}; give a list.")
+        names = read_column(source, stream_by.removeprefix(BY_COLUMN), "stream")
+        for name, image in zip(names, read_path_list(source, column), strict=True):
             unique.setdefault(ImagePlace(image).key, (name, image))
     return unique.values()
 
 
-def _name_folder(image: ListedImage) -> str:
-    if isinstance(image, Path):
-        return str(image.parent)
-    folder = str(image).rpartition("/")[0]
-    return folder if isinstance(image, RemoteImage) else folder or "."
+def _name_folder(image: Path) -> str:
+    return str(image.parent)
 
 
-def _search(pattern: str) -> Callable[[ListedImage], str]:
+def _search(pattern: str) -> Callable[[Path], str]:
     """Return a function that finds the name of a stream in the path of an image."""
+    wanted = (
+        "Expected folder, column:NAME or a regular expression with one group, such as '(cam[0-9]+)', for --stream-by"
+    )
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise LmrError(
-            f"Expected folder, column:NAME or a regular expression for --stream-by, got {pattern!r} ({error})."
-        ) from error
+        raise LmrError(f"{wanted}, got {pattern!r} ({error}).") from error
     if expression.groups != 1:
-        raise LmrError(
-            f"Expected folder, column:NAME or a regular expression with one group for --stream-by, such as "
-            f"'(cam[0-9]+)', got {pattern!r}, which has {expression.groups} groups."
-        )
+        raise LmrError(f"{wanted}, got {pattern!r}, which has {expression.groups} groups.")
 
-    def name(image: ListedImage) -> str:
-        path = image.as_posix() if isinstance(image, Path) else str(image)
-        found = expression.search(path)
+    def find_name(image: Path) -> str:
+        found = expression.search(image.as_posix())
         if found is None or found.group(1) is None:
-            raise LmrError(f"--stream-by {pattern!r} finds no stream in the path {path!r}; change the expression.")
-        return found.group(1)
+            raise LmrError(f"--stream-by {pattern!r} finds no stream in {str(image)!r}; change the expression.")
+        return str(found.group(1))
 
-    return name
+    return find_name
 
 
 @dataclass(frozen=True)
@@ -128,61 +109,31 @@ class StreamPlan:
 
     options: PredictOptions
     streams: Sequence[ImageStream]
-    videos: bool = False  # there are videos in some stream: then .csv files have columns for frames
 
     @property
-    def out(self) -> str:
-        """The output that the answers of all streams are merged into: a path or an address."""
+    def out(self) -> Path:
+        """The folder of the outputs."""
         assert self.options.out is not None
-        return os.fspath(self.options.out)
+        return Path(self.options.out)
 
-    @property
-    def state(self) -> Path | None:
-        """The folder with a state per stream, which the next run continues."""
-        return None if self.options.state is None else Path(self.options.state)
+    def find_output(self, stream: ImageStream) -> Path:
+        """Return the file with the answers of a stream."""
+        return self.out / f"{stream.file_name}.jsonl"
 
-    @property
-    def images(self) -> int:
-        """The number of images and videos."""
-        return sum(len(stream.images) for stream in self.streams)
-
-    def title(self, stream: ImageStream) -> str:
-        """Return the name that the progress of a stream gives to its output, wherever its part is."""
-        return f"{self.out if is_url(self.out) else os.path.abspath(self.out)}#{stream.number}"
-
-    def find_state(self, stream: ImageStream) -> Path | None:
-        """Return the state that a stream starts from and leaves behind."""
-        if self.state is None:
-            return None
-        name = quote(stream.name, safe=" ")
-        if len(name) > LONGEST_NAME or name.startswith("."):
-            name = hashlib.sha256(stream.name.encode("utf-8", "surrogatepass")).hexdigest()
-        return self.state / f"{name}.state"
+    def find_state(self, stream: ImageStream) -> Path:
+        """Return the file with the state and the progress of a stream."""
+        folder = self.out if self.options.state is None else Path(self.options.state)
+        return folder / f"{stream.file_name}.state"
 
     def describe(self) -> str:
         """Return the streams and the number of images of each, a line each."""
+        images = sum(len(stream.images) for stream in self.streams)
         lines = [f"  {len(stream.images):6}  {make_printable(stream.name)}" for stream in self.streams]
-        return "\n".join([*lines, f"Streams: {len(self.streams)}, images: {self.images:,}."])
-
-    def note(self) -> dict[str, str]:
-        """Return what must be the same for the run to be continued."""
-        listing = hashlib.sha256()
-        for stream in self.streams:
-            names = [stream.name, *map(str, stream.images)]
-            listing.update(json.dumps(names).encode() + b"\n")
-        given = {item.name: repr(getattr(self.options, item.name)) for item in dataclasses.fields(self.options)}
-        rest = repr(sorted((key, value) for key, value in given.items() if key not in _FREE))
-        shown = {f"--{key.replace('_', '-')}": str(getattr(self.options, key)) for key in _SHOWN}
-        return shown | {
-            "images": f"{self.images} in {len(self.streams)} streams",
-            "--state": str(os.path.abspath(self.state)) if self.state else "none",
-            "a listing with the digest": listing.hexdigest()[:16],
-            "options with the digest": hashlib.sha256(rest.encode("utf-8", "surrogatepass")).hexdigest()[:16],
-        }
+        return "\n".join([*lines, f"Streams: {len(self.streams)}, images: {images:,}."])
 
 
-# Labels the streams that are not finished, puts their answers among the parts and adds to the tally.
-Runner = Callable[[StreamPlan, StreamParts, Sequence[ImageStream], RunTally], None]
+# Labels all streams of a plan and returns the tally.
+Runner = Callable[[StreamPlan], RunTally]
 
 
 def plan_streams(sources: AnyPath | Sequence[AnyPath], options: PredictOptions) -> StreamPlan:
@@ -190,125 +141,91 @@ def plan_streams(sources: AnyPath | Sequence[AnyPath], options: PredictOptions) 
     options = options.resolve(read_prompts=True)
     sources = [sources] if isinstance(sources, (str, os.PathLike)) else sources
     if options.stream_by is None or options.out is None:
-        raise LmrError("Streams are merged into a file; give --out FILE.jsonl or FILE.csv.")
-    if not is_url(options.out):
-        check_path("--out", options.out)
-    ResultFile(options.out, options.top)  # its extension
-    check_sources(sources, {"--out": options.out}, options.column)
-    state = options.state
-    if state is not None and os.path.exists(state) and not os.path.isdir(state):
-        raise LmrError(
-            f"{os.fspath(state)!r} is a file; with --stream-by, --state is a folder with one state per stream."
-        )
+        raise LmrError("Streams have an output file each; give the name of a folder for them with --out.")
+    for option, folder in (("--out", options.out), ("--state", options.state)):
+        if folder is not None and os.path.exists(folder) and not os.path.isdir(folder):
+            raise LmrError(f"{os.fspath(folder)!r} is a file; with --stream-by, {option} is a folder.")
+    check_sources(sources, {}, options.column)
     streams = split_streams(sources, options.stream_by, options.column)
-    return StreamPlan(
-        options, streams, check_images([image for stream in streams for image in stream.images], options.every)
-    )
+    check_images([image for stream in streams for image in stream.images], options.every)
+    return StreamPlan(options, streams)
 
 
 def predict_streams(plan: StreamPlan, run: Runner | None = None) -> PredictSummary:
-    """Label all streams of a plan and merge their answers into its output.
-
-    A run that is not finished is continued, unless ``options.overwrite`` starts it again. ``run`` labels the streams
-    elsewhere than in this process.
-    """
-    parts, numbers = StreamParts(plan.out), [stream.number for stream in plan.streams]
-    with contextlib.ExitStack() as held:
-        if not is_url(plan.out):  # where there are no locks
-            held.enter_context(hold_path(Path(parts.folder), explain_busy(plan.out)))
-        elif run is None:
+    """Label all streams of a plan. ``run`` labels them elsewhere than in this process."""
+    options, outputs = plan.options, [plan.find_output(stream) for stream in plan.streams]
+    state = None if options.state is None else Path(options.state)
+    check_folder(plan.out)
+    busy = f"Another run is writing to {str(plan.out)!r}; wait for it, or give another --out."
+    with hold_path(plan.out / "run", busy):
+        if state is not None:
+            check_folder(state)
+        begun = [path for path in outputs if path.exists() and path.stat().st_size]
+        if begun and not options.resume and not options.overwrite:
             raise LmrError(
-                f"--out {plan.out} is an address, which the machines of a cluster share; give --ray with it."
+                f"{str(begun[0])!r} exists; continue with --resume, replace all outputs with --overwrite, or give "
+                "another --out."
             )
-        _open_parts(plan, parts)
-        if plan.state is not None:
-            check_folder(plan.state)
-            busy = f"Another run is using the states in {str(plan.state)!r}; wait for it, or give another --state."
-            held.enter_context(hold_path(plan.state / "states", busy))
-        finished = parts.list_finished()
-        left = [stream for stream in plan.streams if stream.number not in finished]
-        start, tally = time.perf_counter(), RunTally()
-        if left:
-            with _explain_continuing(parts, len(numbers), plan.options.overwrite):
-                (run or run_here)(plan, parts, left, tally)
+        if options.overwrite:  # first, so that an old output is never taken for a finished one
+            for path in outputs:
+                path.unlink(missing_ok=True)
+        start = time.perf_counter()
+        tally = (run or run_here)(_resume_dtype(plan))
         seconds = time.perf_counter() - start
-        answers = Counter(line.label for number in numbers for line in parts.read_lines(number))
-        _keep_states(plan, parts)
-        parts.merge(numbers)
-        parts.remove()
+        answers = Counter(line.label for path in outputs for line in ResultFile(path, options.top).read_all())
+        if state is None:
+            for stream in plan.streams:
+                plan.find_state(stream).unlink(missing_ok=True)
     watch = " ".join(f"{events} ({count} streams)" for events, count in tally.watches.most_common()) or None
-    return PredictSummary(answers, tally, seconds, plan.out, plan.state, watch)
+    return PredictSummary(answers, tally, seconds, plan.out, state, watch)
 
 
-def run_here(plan: StreamPlan, parts: StreamParts, left: Sequence[ImageStream], tally: RunTally) -> None:
+def _resume_dtype(plan: StreamPlan) -> StreamPlan:
+    """Return the plan with the type of a stream that has begun, in place of "auto"."""
+    begun = (plan.find_state(stream) for stream in plan.streams if plan.find_output(stream).exists())
+    return replace(plan, options=resume_dtype(plan.options, next(begun, None)))
+
+
+def run_here(plan: StreamPlan) -> RunTally:
     """Label the streams in this process, one after the other."""
-    labeller = Labeller(plan.options)
-    for done, stream in enumerate(left, 1):
-        started = time.perf_counter()
-        run = label_stream(labeller, plan, stream, Path(parts.folder), plan.find_state(stream))
-        parts.finish(stream.number, plan.state is not None)
-        tally.add(run.read_tally())
-        speed = run.tally.images / max(time.perf_counter() - started, 1e-9)
-        print(
-            f"lmr: [{done}/{len(left)}] {make_printable(stream.name)}: {run.images} images, {speed:.1f} images/s",
-            file=sys.stderr,
-        )
+    labeller, tally = Labeller(plan.options), RunTally()
+    check_begun(labeller, plan)
+    for done, stream in enumerate(plan.streams, 1):
+        tally.add(own := label_stream(labeller, plan, stream))
+        print(f"lmr: [{done}/{len(plan.streams)}] {make_printable(stream.name)}: {own.images} images", file=sys.stderr)
+    return tally
 
 
-def label_stream(
-    labeller: Labeller,
-    plan: StreamPlan,
-    stream: ImageStream,
-    folder: Path,
-    earlier: Path | None = None,
-    after_save: Callable[[PredictRun], None] = lambda run: None,
-) -> PredictRun:
-    """Label one stream in ``folder``, from its progress there if it has begun, or else from the ``earlier`` state.
-
-    An exception from ``after_save``, which is called after each batch, ends the run, and it can be continued.
-    """
-    names = StreamParts(plan.out)
-    output = ResultFile(folder / names.part(stream.number), plan.options.top, plan.videos)
-    run = labeller.prepare(output, folder / names.progress(stream.number), plan.title(stream))
-    run.after_save = lambda: after_save(run)
-    with contextlib.closing(output):
-        run.label(stream.images, run.start(earlier, resume=True))
-    return run
+def label_stream(labeller: Labeller, plan: StreamPlan, stream: ImageStream) -> RunTally:
+    """Label one stream: from its progress if it has begun, or else from its state of an earlier run."""
+    output, progress = ResultFile(plan.find_output(stream), plan.options.top), plan.find_state(stream)
+    kept = plan.options.state
+    with hold_files(output, progress, kept):
+        if not output.is_empty and not progress.exists():  # a run that ended while it removed these
+            if {str(image) for image in stream.images} <= {line.path for line in output.read_all()}:
+                return RunTally()
+            raise LmrError(f"{str(output.path)!r} cannot be resumed, because its run has finished; give another --out.")
+        run = labeller.prepare(output, progress, stream.images)
+        run.label(stream.images, run.start(None if kept is None else progress, _is_begun(output, progress)))
+        if events := run.describe_watch():
+            run.tally.watches[events] += 1
+        return run.tally
 
 
-def _open_parts(plan: StreamPlan, parts: StreamParts) -> None:
-    """Continue the run in the work folder, or begin one; refuse what would lose results."""
-    if parts.exists and not plan.options.overwrite:
-        parts.check(plan.note())
-        return
-    if not parts.is_output_empty and not plan.options.overwrite:
-        raise LmrError(
-            f"{plan.out!r} exists and there is no unfinished run in {parts.folder!r}; replace it with "
-            "--overwrite, or give another --out."
-        )
-    parts.begin(plan.note())
+def _is_begun(output: ResultFile, progress: Path) -> bool:
+    """Return True if the progress is that of this output, and not of another one that an earlier run wrote."""
+    if not output.path.exists() or not progress.exists():
+        return False
+    notes = read_state(progress)[1]
+    same = notes.get("note.out") == os.path.abspath(output.path)
+    return same and (not output.is_empty or notes.get("note.offset") == "0")
 
 
-@contextlib.contextmanager
-def _explain_continuing(parts: StreamParts, count: int, overwrite: bool) -> Iterator[None]:
-    """Add to an interruption or an error what is finished and how to continue."""
-
-    def explain() -> str:
-        finished = len(parts.list_finished())
-        how = "with --resume instead of --overwrite" if overwrite else "again"
-        return f"{finished} of {count} streams are finished; to continue, give the same command {how}."
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Interrupted. {explain()}") from None
-    except LmrError as error:
-        raise LmrError(f"{error} {explain()}") from error
-
-
-def _keep_states(plan: StreamPlan, parts: StreamParts) -> None:
-    """Copy the states of all streams to where the next run finds them; doing it twice does no harm."""
+def check_begun(labeller: Labeller, plan: StreamPlan) -> None:
+    """Refuse to continue a run with other options: the first stream that has begun tells."""
     for stream in plan.streams:
-        place = plan.find_state(stream)
-        if place is not None:
-            write_atomically(place, parts.read(parts.progress(stream.number)) or b"")
+        output, progress = ResultFile(plan.find_output(stream), plan.options.top), plan.find_state(stream)
+        if _is_begun(output, progress):
+            with contextlib.closing(output):
+                labeller.prepare(output, progress).recover()
+            return

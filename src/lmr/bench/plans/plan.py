@@ -11,34 +11,33 @@ import functools
 import math
 import os
 import tomllib
+import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lmr.bench.plans.choices import DTYPES, KEYS, RESETS, TIMINGS
+from lmr.bench.plans.fields import PlanFields
+from lmr.bench.plans.grid import read_grid
 from lmr.bench.plans.prompts import PromptSet, read_prompt_set
 from lmr.core.card import Role
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, MissingFile
+from lmr.core.files import read_text
 from lmr.core.log import hide_logs
-from lmr.core.method import Method
 from lmr.core.passes import make_stand_in
 from lmr.core.registry import AUTO, create, expand_methods, find_method, list_methods, load_method_file, split_address
 from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.dataset import CLEAN
-from lmr.data.names import ORDERS
-from lmr.data.streams import Order, read_dominant
+from lmr.data.streams import read_dominant
 from lmr.models.backbone import DEFAULT_TEMPLATES
-from lmr.models.catalog import DEFAULT_MODEL
 from lmr.watch.settings import read_watch
 
-OF_ORDERS = {
-    "concentration": "dirichlet", "block": "classes", "majority": "skew", "tail": "skew", "dominant": "skew",
-}  # keys that only one order uses  # fmt: skip
-ORDER_KEYS = ("concentration", "block", "majority", "tail", "onset", "rounds", "mix")  # fields of ``Order``
+FIELDS = {item.name: item for item in fields(PlanFields)}
+OF_ORDERS = {name: item.metadata["order"] for name, item in FIELDS.items() if "order" in item.metadata}
+HINTS = typing.get_type_hints(PlanFields)
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,7 @@ class MethodEntry:
     file: str | None = None
     file_digest: str | None = None
     watch: str = ""  # the spec of the watch around it, if there is one
+    selected: Mapping[str, Any] = field(default_factory=dict, compare=False)  # how its values were chosen, as in a row
 
     def suit(self, classes: int) -> MethodEntry:
         """Return the entry with the values that the preset "auto" stands for with this number of classes."""
@@ -63,7 +63,7 @@ class MethodEntry:
         method = find_method(name if self.file is None else f"{self.file}:{name}")
         del values["preset"]
         suited = format_spec(name, {"preset": "default"} | method.choose_values(classes) | values)
-        return replace(self, spec=_try(suited).spec)
+        return replace(self, spec=complete_spec(suited))
 
     @property
     def address(self) -> str:
@@ -72,33 +72,11 @@ class MethodEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """The settings that each run of a part takes over; its order gets the seed and the dominant classes of the run."""
-
-    order: Order = field(default_factory=Order)
-    reset: str = "domain"
-    timing: str = "wait"  # "live": the stream does not wait for a step, see running/run.py
-    forgetting: int = 0  # clean images to classify after the stream
-    recovery: bool = False  # also measure how far zero-shot's errors are undone; adds a forward pass that is not timed
-    dtype: str = "float32"
-    device: str = "cpu"
-
-
-@dataclass(frozen=True)
-class Part(RunSettings):
-    """One ``[[runs]]`` table: all combinations of its values are run."""
+class Part(PlanFields):
+    """One ``[[runs]]`` table, checked: all combinations of its values are run."""
 
     methods: tuple[MethodEntry, ...]
-    datasets: tuple[str, ...]  # each may be several with | between them, see task.py
-    corruptions: tuple[str, ...] = ()  # none: all of the dataset's benchmark
-    severities: tuple[int, ...] = (5,)
-    backbones: tuple[str, ...] = (DEFAULT_MODEL,)
     prompts: tuple[PromptSet, ...] = (PromptSet(DEFAULT_TEMPLATES[0], DEFAULT_TEMPLATES),)
-    batch_sizes: tuple[int, ...] = ()  # none: the one of each method's preset
-    seeds: tuple[int, ...] = (1,)
-    dominant: tuple[str, ...] = ("",)  # of the order "skew", one stream for each; "": the seed draws a class
-    images: int | None = None  # use only the first ones of each stream
-    latin: bool = False  # of a stream through all domains: one in each order of a Latin square
     title: str = ""
 
 
@@ -126,9 +104,9 @@ def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any]
         text = resources.files("lmr.bench").joinpath("plans", f"{name_or_path}.toml").read_text("utf-8")
         return parse_plan(str(name_or_path), text, Path.cwd(), overrides)
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
     except FileNotFoundError as error:
-        raise LmrError(
+        raise MissingFile(
             f"There is no plan {str(name_or_path)!r}.{suggest(str(name_or_path), known)} 'lmr bench --list' shows the "
             "plans of the package; your own plan is a file that ends with .toml."
         ) from error
@@ -143,9 +121,6 @@ def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = Non
     ``overrides`` replace their values. Without a name, the overrides alone are the plan.
     """
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    for key in ("corruptions", "batch_sizes"):  # "all" and "preset" come as lists from the command line
-        if given.get(key) in (["all"], ["preset"]):
-            given[key] = given[key][0]
     if not names:
         if not given:
             raise LmrError("Say what to run: a plan ('lmr bench --list' lists them), or --methods and --datasets.")
@@ -160,7 +135,7 @@ def choose_plans(names: Sequence[str], overrides: Mapping[str, Any] | None = Non
 def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] | None = None) -> Plan:
     """Read a plan from a TOML text; files that it names are looked for in ``folder``, then in the current folder.
 
-    Method files in ``overrides`` are looked for in the current folder first.
+    Files of own code in ``overrides`` are looked for in the current folder first.
     """
     try:
         content = tomllib.loads(text)
@@ -170,7 +145,10 @@ def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] 
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise LmrError(f"The plan {name!r} should have its runs as [[runs]] tables.")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
-    near = (Path.cwd(), folder) if "methods" in given else (folder, Path.cwd())
+    near = {
+        key: (Path.cwd(), folder) if key in given else (folder, Path.cwd())
+        for key in ("methods", "backbones", "datasets")
+    }
     parts = [
         replace(_read_part(name, _combine(content | table, given), folder, near), title=heading)
         for heading, table in ((_pop_title(name, table, ""), table) for table in tables)
@@ -192,33 +170,39 @@ def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     return {key: value for key, value in table.items() if key not in dropped} | dict(given)
 
 
-def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Sequence[Path]) -> Part:
-    """Check a table; prompt files are looked for in ``folder``, method files in the folders ``near``."""
+def _read_part(plan: str, table: Mapping[str, Any], folder: Path, near: Mapping[str, Sequence[Path]]) -> Part:
+    """Check a table; prompt files are looked for in ``folder``, files of own code in the folders ``near``."""
     for key in table:
-        if key not in KEYS:
+        if key not in FIELDS:
             raise LmrError(
-                f"The plan {plan!r} has an unknown key {key!r}.{suggest(key, KEYS)} Keys: {', '.join(KEYS)}."
+                f"The plan {plan!r} has an unknown key {key!r}.{suggest(key, FIELDS)} Keys: {', '.join(FIELDS)}."
             )
     for key in ("methods", "datasets"):
         if not table.get(key):
             raise LmrError(f"The plan {plan!r} does not say which {key} to run; add a list of {key}.")
     try:
         plain = {key: value for key, value in table.items() if key not in ("methods", "preset", "watch", "prompts")}
-        values = {key: _read_value(key, value) for key, value in plain.items()}
+        values = {key: _read_value(FIELDS[key], value) for key, value in plain.items()}
         if "prompts" in table:
             values["prompts"] = tuple(read_prompt_set(entry, folder) for entry in _wrap(table["prompts"]))
-        methods = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))), near)
+        if "select" in values:
+            near_plan = folder / values["select"]
+            values["select"] = str(near_plan if near_plan.is_file() else Path(values["select"]).absolute())
+            read_grid(values["select"])
+        for key in ("backbones", "datasets"):
+            if key in values:
+                values[key] = tuple(_place(address, near[key]) for address in values[key])
+        methods = _read_methods(table["methods"], tuple(_wrap(table.get("preset", []))), near["methods"])
         values["methods"] = _add_watches(methods, table.get("watch", "off"))
         _check_order(values)
     except LmrError as error:
         raise LmrError(f"In the plan {plan!r}: {error}") from error
-    shape = {key: values.pop(key) for key in ORDER_KEYS if key in values}
-    return Part(**values | {"order": Order(values.get("order", Order.kind), **shape)})
+    return Part(**values)
 
 
 def _check_order(values: Mapping[str, Any]) -> None:
     """Refuse keys that exclude each other, or that the order does not use: they would give the same numbers twice."""
-    kind = values.get("order", Order.kind)
+    kind = values.get("order", Part.order)
     for key, order in OF_ORDERS.items():
         if key in values and kind != order:
             raise LmrError(f"The order {kind!r} has no {key}; remove it or give order = {order!r}.")
@@ -272,10 +256,24 @@ def _find_file(address: Any, near: Sequence[Path]) -> tuple[Any, str | None]:
     named, spec = split_address(address)
     if named is None:
         return spec, None
-    places = [folder / Path(named).expanduser() for folder in near]
-    file = os.path.abspath(next((place for place in places if place.is_file()), places[0]))
+    file = _find_code(named, near)
     load_method_file(file)
     return spec, file
+
+
+def _find_code(named: str, near: Sequence[Path]) -> str:
+    """Return the absolute path of a file in the first of some folders that has it."""
+    places = [folder / Path(named).expanduser() for folder in near]
+    return os.path.abspath(next((place for place in places if place.is_file()), places[0]))
+
+
+def _place(address: str, near: Sequence[Path]) -> str:
+    """Return a model or dataset in a file or a folder under its absolute path, other names as they are."""
+    named, name = split_address(address)
+    if named is not None:
+        return f"{_find_code(named, near)}:{name}"
+    path = Path(address).expanduser()
+    return str(path.absolute()) if "/" in address and path.is_dir() else address
 
 
 def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -> MethodEntry:
@@ -285,19 +283,19 @@ def _complete(label: str, spec: str, file: str | None, presets: Iterable[str]) -
     known = {*method.card.presets, AUTO}
     preset = values.get("preset", next((preset for preset in presets if preset in known), "default"))
     completed = format_spec(name, {"preset": preset} | values)
-    with hide_logs():  # warnings about this small classifier say nothing about the one that will be used
-        made = _try(completed)
+    made = complete_spec(completed)
     digest = None if file is None else load_method_file(file)
     size = method.card.presets["default" if preset == AUTO else preset].batch_size
-    return MethodEntry(label or name_entry(spec), completed if preset == AUTO else made.spec, size, file, digest)
+    return MethodEntry(label or name_entry(spec), completed if preset == AUTO else made, size, file, digest)
 
 
-def _try(spec: str) -> Method:
-    """Return the method on a small classifier, which checks its values; with as many classes as it has shares for."""
+def complete_spec(spec: str) -> str:
+    """Return a spec with every argument; a small classifier, with as many classes as it has shares for, checks it."""
     prior = parse_spec(spec)[1].get("prior")
     if isinstance(prior, dict):
         raise LmrError(f"A plan does not know the class names: give {spec} the shares of all classes, in their order.")
-    return create(spec, _make_small(len(prior) if isinstance(prior, tuple | list) else 2))
+    with hide_logs():  # warnings about this small classifier say nothing about the one that will be used
+        return create(spec, _make_small(len(prior) if isinstance(prior, tuple | list) else 2)).spec
 
 
 _make_small = functools.cache(make_stand_in)
@@ -321,63 +319,53 @@ def _all_different(key: str, values: list[Any]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-_SEVERAL = ("datasets", "corruptions", "severities", "backbones", "batch_sizes", "seeds", "dominant")
-_TEXTS: dict[str, Sequence[str]] = {  # what a text may be; empty: anything
-    "datasets": (), "corruptions": (), "backbones": (),
-    "order": ORDERS, "reset": RESETS, "timing": TIMINGS, "dtype": DTYPES,
-}  # fmt: skip
-_NUMBERS = {  # the bounds of whole numbers
-    "severities": (1, 5), "batch_sizes": (1, None), "seeds": (0, None), "images": (1, None), "block": (1, None),
-    "onset": (0, None), "rounds": (1, None), "forgetting": (0, None),
-}  # fmt: skip
-_REALS = {"concentration": math.inf, "majority": 1, "tail": 1}  # above 0 and below this
-
-
-def _read_value(key: str, value: Any) -> Any:
-    """Return the value of a key after checking it: a tuple for a key that may have several."""
-    if (key, value) in (("corruptions", "all"), ("batch_sizes", "preset")):
+def _read_value(item: Field[Any], value: Any) -> Any:
+    """Return the value of a field after checking it: a tuple for a field that may have several."""
+    if item.name in ("corruptions", "batch_sizes") and value in ("all", ["all"], "preset", ["preset"]):
         return ()
-    if key == "device":
+    hint = HINTS[item.name]
+    several = typing.get_origin(hint) is tuple
+    kind = next(own for own in (typing.get_args(hint) or (hint,)) if own is not type(None))
+    found = [_check_value(item, kind, entry) for entry in _wrap(value)]
+    if several:
+        return _all_different(item.name, found)
+    if len(found) != 1:
+        raise LmrError(f"Expected one value for {item.name}, got {value!r}.")
+    return found[0]
+
+
+def _check_value(item: Field[Any], kind: type, value: Any) -> Any:
+    """Return one value of a field; raise LmrError if it is not of the field's type or out of its bounds."""
+    name, bounds = item.name, item.metadata
+    if name == "device":
         try:
             return str(torch.device(value))
         except (RuntimeError, TypeError) as error:
-            raise LmrError(f"There is no {key} {value!r}; give cpu, cuda or cuda:0, for example.") from error
-    if key in _REALS:
-        high = _REALS[key]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < high:
-            expected = "a positive number" if high == math.inf else "a number between 0 and 1"
-            raise LmrError(f"Expected {expected} for {key}, got {value!r}.")
+            raise LmrError(f"There is no {name} {value!r}; give cpu, cuda or cuda:0, for example.") from error
+    if name == "dominant":
+        return _check_dominant(value)
+    if kind is bool and not isinstance(value, bool):
+        raise LmrError(f"Expected true or false for {name}, got {value!r}.")
+    if kind is float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < bounds["below"]:
+            expected = "a positive number" if bounds["below"] == math.inf else "a number between 0 and 1"
+            raise LmrError(f"Expected {expected} for {name}, got {value!r}.")
         return float(value)
-    if key not in (*_TEXTS, *_NUMBERS, "dominant"):
-        if not isinstance(value, bool):
-            raise LmrError(f"Expected true or false for {key}, got {value!r}.")
-        return value
-    check = _check_text if key in _TEXTS else _check_number if key in _NUMBERS else _check_dominant
-    found = _all_different(key, [check(key, entry) for entry in _wrap(value)])
-    if key not in _SEVERAL and len(found) > 1:
-        raise LmrError(f"Expected one value for {key}, got {value!r}.")
-    return found if key in _SEVERAL else found[0]
-
-
-def _check_text(key: str, value: Any) -> str:
-    known = _TEXTS[key]
-    if not isinstance(value, str) or (known and value not in known):
+    if kind is int:
+        low, high = bounds["low"], bounds["high"]
+        if type(value) is not int or value < low or (high is not None and value > high):
+            span = f"from {low} to {high}" if high is not None else f"of at least {low}"
+            raise LmrError(f"Expected whole numbers {span} for {name}, got {value!r}.")
+    if kind is str and (not isinstance(value, str) or value not in bounds.get("choices", (value,))):
+        known = bounds.get("choices", ())
         hint = f"{suggest(str(value), known)} There are: {', '.join(known)}." if known else ""
-        raise LmrError(f"Unknown value {value!r} for {key}.{hint}")
+        raise LmrError(f"Unknown value {value!r} for {name}.{hint}")
     return value
 
 
-def _check_number(key: str, value: Any) -> int:
-    low, high = _NUMBERS[key]
-    if type(value) is not int or value < low or (high is not None and value > high):
-        bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
-        raise LmrError(f"Expected whole numbers {bounds} for {key}, got {value!r}.")
-    return value
-
-
-def _check_dominant(key: str, value: Any) -> str:
+def _check_dominant(value: Any) -> str:
     text = str(value) if type(value) is int else value
     if not isinstance(text, str) or not text:
-        raise LmrError(f"Expected classes such as 1, '1+3' or '1>3' for {key}, got {text!r}.")
+        raise LmrError(f"Expected classes such as 1, '1+3' or '1>3' for dominant, got {text!r}.")
     read_dominant(text)
     return text

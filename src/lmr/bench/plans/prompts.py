@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
+from lmr.core.files import read_text
 from lmr.models.prompts import read_sentences, write_prompts
 
 
@@ -32,10 +33,11 @@ class PromptSet:
 
     @property
     def argument(self) -> str:
-        """The value of --prompts that gives this set."""
+        """The value of the field ``prompts`` that gives this set."""
         if isinstance(self.templates, str):
             return self.templates
-        return self.templates[0] if len(self.templates) == 1 else json.dumps(list(self.templates))
+        several = json.dumps([list(self.templates)], ensure_ascii=False)
+        return self.templates[0] if len(self.templates) == 1 else several
 
 
 def read_prompt_set(entry: Any, folder: Path) -> PromptSet:
@@ -45,11 +47,6 @@ def read_prompt_set(entry: Any, folder: Path) -> PromptSet:
     is JSON: class -> list of prompts (as in CuPL), or a list of templates. It is looked for in ``folder`` and in the
     current folder.
     """
-    if isinstance(entry, str) and entry.lstrip().startswith("["):
-        try:
-            entry = json.loads(entry)
-        except ValueError as error:
-            raise LmrError(f"Cannot read {entry!r} as a list of templates: {error}.") from error
     if isinstance(entry, str) and "{}" in entry:
         return PromptSet(entry, (entry,))
     if isinstance(entry, list):
@@ -62,12 +59,12 @@ def read_prompt_set(entry: Any, folder: Path) -> PromptSet:
     if path is None:
         raise LmrError(
             f"There is no prompt file {entry!r}. CuPL's prompts for ImageNet are the file "
-            "CuPL_prompts_imagenet.json of the repository sarahpratt/CuPL on GitHub; download it and give its path "
-            "with --prompts FILE."
+            "imagenet_prompts/CuPL_image_prompts.json of the repository sarahpratt/CuPL on GitHub; download it and "
+            "give its path as prompts."
         )
     try:
-        content = json.loads(path.read_text("utf-8-sig"))
-    except (OSError, ValueError) as error:
+        content = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise LmrError(f"Cannot read {str(path)!r} as a JSON file of prompts: {error}.") from error
     if isinstance(content, list):
         return _read_templates(content, path.name)

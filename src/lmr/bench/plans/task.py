@@ -17,21 +17,24 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from lmr.bench.inputs import describe_backbone, find_clean_dataset, find_dataset, load_classifier, name_clean_set
-from lmr.bench.plans.plan import MethodEntry, Part, Plan, RunSettings
+from lmr.bench.plans.fields import RunSettings
+from lmr.bench.plans.plan import MethodEntry, Part, Plan
 from lmr.bench.plans.prompts import PromptSet
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import Method
-from lmr.core.registry import find_method
-from lmr.core.spec import parse_spec, suggest
+from lmr.core.registry import find_method, shorten_address
+from lmr.core.spec import format_spec, parse_spec, suggest
 from lmr.data.dataset import CLEAN, Dataset, MissingData
 from lmr.data.frames import BLEND
 from lmr.data.names import describe_order
-from lmr.data.streams import Stream, make_stream
+from lmr.data.streams import Order, Stream, make_stream
 from lmr.version import RESULTS_VERSION
 
 SEPARATOR = "|"
-OWN = ("folder:", "domains:", "csv:")  # a path follows, which may hold any character
+OWN = ("folder:", "domains:", "csv:", "folder-c:", "csv-c:")  # a path follows, which may hold any character
+ORDERING = {"order", *(item.name for item in fields(Order))}  # what the hash of the order covers
+ALWAYS_HASHED = ("dtype", "reset", "forgetting", "recovery")  # the defaults of others are not in the hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,9 @@ class Task(RunSettings):
     prompts: PromptSet
     prompt_facts: dict[str, Any]
     batch_size: int
+    seed: int
+    dominant: str = ""
+    labels: int = 0
     order_hash: str
     images: int  # length of the stream
     limit: int | None  # as the plan gives it
@@ -73,20 +79,28 @@ class Task(RunSettings):
     @property
     def domain(self) -> str:
         """The domain in the row, or how several domains form one stream."""
-        if self.order.kind == "haul":
+        if self.order == "haul":
             return BLEND
-        return self.domains[0] if len(self.domains) == 1 else "mixed" if self.order.mix else "continual"
+        return self.domains[0] if len(self.domains) == 1 else "mixed" if self.mix else "continual"
+
+    @property
+    def full_order(self) -> Order:
+        """The order of the images with everything that it depends on."""
+        shape = {name: getattr(self, name) for name in ORDERING - {"order", "kind"}}
+        return Order(self.order, **shape)
 
     @property
     def order_facts(self) -> dict[str, str]:
         """The order in the row: its kind, what that depends on, and the hash of the result."""
-        facts = {"kind": self.order.kind}
-        for key, value in self.order.settings.items():
+        facts = {"kind": self.order}
+        for key, value in self.full_order.settings.items():
             facts[key] = f"{value:g}" if isinstance(value, float) else str(value)
-        if self.order.rounds > 1:
-            facts["rounds"] = f"{self.order.rounds} rounds"
+        if self.rounds > 1:
+            facts["rounds"] = f"{self.rounds} rounds"
         if self.timing != "wait":
             facts["timing"] = self.timing
+        if self.labels:
+            facts["labels"] = f"{self.labels} {self.labels_when}"
         return facts | {"hash": self.order_hash}
 
     @property
@@ -102,32 +116,36 @@ class Task(RunSettings):
     @property
     def command(self) -> str:
         """The command that repeats this run and no other."""
-        order, several = self.order, len(self.domains) > 1
-        shape = [word for key, value in order.settings.items() for word in (f"--{key}", str(value))]
+        never = (len(self.domains) > 1 or self.rounds > 1) and not self.mix
+        values = {item.name: getattr(self, item.name) for item in fields(RunSettings)}
+        values |= {
+            "reset": "never" if never else "domain",
+            "dominant": self.dominant,
+            "labels": self.labels,
+            "watch": self.entry.watch,
+        }
+        changed = [f"{name}={_write_value(value)}" for name, value in values.items()
+                   if value and value != getattr(Part, name)]  # fmt: skip
+        changed += [f"prompts={self.prompts.argument}"] if (self.prompts,) != Part.prompts else []
         words = ["lmr", "bench", "--methods", self.entry.address, "--datasets", self.dataset]
         words += ["--corruptions", *self.domains, "--severities", str(self.severity or 5)]
-        words += ["--backbones", self.backbone, "--prompts", self.prompts.argument]
-        words += ["--watch", self.entry.watch] if self.entry.watch else []
-        words += ["--batch-sizes", str(self.batch_size), "--seeds", str(order.seed)]
+        words += ["--backbones", self.backbone, "--batch-sizes", str(self.batch_size), "--seeds", str(self.seed)]
         words += ["--images", str(self.limit)] if self.limit is not None else []
-        words += ["--order", order.kind, *shape] if order.kind != "shuffle" else shape
-        words += ["--reset", "never"] if (several or order.rounds > 1) and not order.mix else []
-        words += ["--rounds", str(order.rounds)] if order.rounds > 1 else []
-        words += ["--mix"] if order.mix else []
-        words += ["--timing", self.timing] if self.timing != "wait" else []
-        words += ["--forgetting", str(self.forgetting)] if self.forgetting else []
-        words += ["--recovery"] if self.recovery else []
-        words += ["--dtype", self.dtype] if self.dtype != "float32" else []
-        words += ["--device", self.device] if self.device != "cpu" else []
+        words += ["--set", *changed] if changed else []
         words += ["--root", self.root] if self.root else []
         return shlex.join(words)
 
     def open_stream(self, dataset: Dataset) -> Stream:
         """Return the stream of images of this task."""
         return make_stream(
-            dataset, self.domains, order=self.order, severity=self.severity or 5, limit=self.limit,
+            dataset, self.domains, order=self.full_order, severity=self.severity or 5, limit=self.limit,
             batch_size=self.batch_size,
         )  # fmt: skip
+
+
+def _write_value(value: Any) -> str:
+    """Return a value as --set reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class DatasetChoice(NamedTuple):
@@ -228,27 +246,30 @@ def _expand(part: Part, root: str | None) -> Iterator[Task]:
         opened = find_dataset(dataset, root)
         if part.forgetting:
             find_clean_dataset(dataset, root)  # fail now, not after the first stream
-        streams = itertools.product(_choose_domains(part, opened), part.severities, part.seeds, part.dominant)
-        for domains, severity, seed, dominant in streams:
+        domains_list = _choose_domains(part, opened)
+        streams = itertools.product(domains_list, part.severities, part.seeds, part.dominant, part.labels)
+        for domains, severity, seed, dominant, labels in streams:
             several = len(domains) > 1
-            order = replace(part.order, seed=seed, dominant=dominant, mix=part.order.mix and several)
             first = Task(
                 run="",
                 entry=part.methods[0],
                 backbone=backbone,
                 weights=describe_backbone(backbone, part.dtype, part.device),
                 dataset=dataset,
-                data_digest=opened.digest_part((*domains, CLEAN) if order.onset else domains, severity),
+                data_digest=opened.digest_part((*domains, CLEAN) if part.onset else domains, severity),
                 domains=domains,
                 severity=_find_severity(part, opened, domains, severity),
                 prompts=prompts,
                 prompt_facts=_describe_prompts(prompts, opened.classes),
                 batch_size=1,
+                seed=seed,
+                dominant=dominant,
+                labels=labels,
                 order_hash="",
                 images=0,
                 limit=part.images,
                 root=root,
-                **(shared | {"order": order, "reset": "never" if several else "domain"}),
+                **(shared | {"mix": part.mix and several, "reset": "never" if several else "domain"}),
             )
             stream = first.open_stream(opened)
             first = replace(first, images=stream.count, order_hash=stream.hash)
@@ -267,7 +288,7 @@ def _describe_prompts(prompts: PromptSet, classes: tuple[str, ...]) -> dict[str,
 def _find_severity(part: Part, dataset: Dataset, domains: Sequence[str], severity: int) -> int:
     """Return the severity in the row: 0 where nothing is corrupted."""
     plain = set(domains) == {CLEAN} or dataset.severities == (0,)
-    return 0 if plain and part.order.kind != "haul" else severity
+    return 0 if plain and part.order != "haul" else severity
 
 
 def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
@@ -281,7 +302,7 @@ def _choose_domains(part: Part, dataset: Dataset) -> list[tuple[str, ...]]:
         )
     if part.latin:
         return make_latin_square(chosen)
-    alone = part.reset == "domain" and not part.order.mix
+    alone = part.reset == "domain" and not part.mix
     return [(domain,) for domain in chosen] if alone else [tuple(chosen)]
 
 
@@ -315,32 +336,35 @@ def count_source_images(method: type[Method], dataset: str, root: str | None, fo
 
 def _hash(task: Task) -> str:
     """Return 16 hexadecimal digits of everything that determines the numbers; labels and paths do not."""
+    name, values = parse_spec(task.entry.spec)
     content = {
         "lmr": RESULTS_VERSION,
-        "spec": task.entry.spec,
+        "spec": format_spec(name, values | dict(find_method(name).card.former)),  # as rows of earlier versions have it
         "watch": task.entry.watch,
         "method_file": task.entry.file_digest,
         "weights": task.weights,
-        "dtype": task.dtype,
-        "device": task.device,
         "prompts": task.prompt_facts["digest"],
-        "dataset": task.dataset,
+        "dataset": shorten_address(task.dataset),
         "data": task.data_digest,
         "domains": task.domains,
         "severity": task.severity,
         "order": task.order_hash,  # of the images in their order: rounds and limits are in it
-        "order_kind": task.order.kind,
-        "reset": task.reset,
-        "mix": task.order.mix,
+        "order_kind": task.order,
+        "mix": task.mix,
         "images": task.images,
         "batch_size": task.batch_size,
-        "seed": task.order.seed,
-        "forgetting": task.forgetting,
-        "recovery": task.recovery,
+        "seed": task.seed,
         "source_images": task.source_images,
+        "device": RunSettings.device,  # a run is the same on every one; its row says where it was made
     }
-    if task.timing != "wait":
-        content["timing"] = task.timing
+    for item in fields(RunSettings):
+        value = getattr(task, item.name)
+        if item.name not in (*ORDERING, "device") and (item.name in ALWAYS_HASHED or value != item.default):
+            content[item.name] = value
+    if task.timing == "live":
+        content["timing"] = "live, in passes"  # earlier rows counted operations
+    if task.labels:
+        content["labels"] = task.labels
     if task.source_images:
         content["source_data"] = find_clean_dataset(task.dataset, task.root).digest_part((CLEAN,), 0)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lmr.bench.inputs import AnyMethod
-from lmr.bench.machine import measure_peak
+from lmr.bench.machine import measure_peak, wait_for
 from lmr.bench.running import metrics
 from lmr.core.card import Scores
-from lmr.core.functional.margin import find_candidates
+from lmr.core.functional.margin import find_protected
 from lmr.core.prediction import Prediction
 
 # Values of a batch (seconds, gate_share, protected_size, drift) are repeated in the record of each of its images.
@@ -32,30 +32,29 @@ class Step:
     """A method's answer to a batch, its cost, and the offset that its logits hold besides similarity."""
 
     answer: Prediction
-    seconds: float  # with those of embedding its images, wherever that was done
+    seconds: float
     peak: int  # bytes that the step added, plus the state of the method; 0 where not measured
     offset: Tensor | None  # [C]
 
 
-def take_step(method: AnyMethod, images: Tensor, measure: bool, embedding: float = 0.0, learns: bool = True) -> Step:
+def take_step(method: AnyMethod, images: Tensor, measure: bool, learns: bool = True) -> Step:
     """Adapt on a batch and answer it; ``measure`` also the peak memory, whose cost is not part of the time.
 
-    Without ``learns`` it has no time to adapt and answers with what it kept. ``embedding`` are the seconds that
-    it took to turn images into the tokens that are given in their place.
+    Without ``learns`` it has no time to adapt and answers with what it kept.
     """
     before = method.logit_offset()  # the answer holds the offset from before the batch's own update
     offset = None if before is None else before[0].clone()
     found: list[tuple[Prediction, float]] = []
 
     def work() -> None:
+        wait_for(images.device)  # for the copy of the images
         started = time.perf_counter()
         answer = method.step(images) if learns else _answer_late(method, images)
-        if images.is_cuda:
-            torch.cuda.synchronize()
-        found.append((answer, embedding + time.perf_counter() - started))
+        wait_for(images.device)
+        found.append((answer, time.perf_counter() - started))
 
     kept = measure_state(method)
-    peak = measure_peak(work) + kept if measure else 0
+    peak = measure_peak(work, images.device) + kept if measure else 0
     if not measure:
         work()
     return Step(*found[0], peak, offset)
@@ -114,7 +113,7 @@ def compute_scores(method: AnyMethod, logits: Tensor, offset: Tensor | None) -> 
 
 def measure_local_margin(scores: Tensor, delta: float) -> Tensor:
     """Return the lowest score of the protected set minus the highest outside, the paper's m^local: [B], NaN without."""
-    inside = find_candidates(scores, delta)
+    inside = find_protected(scores, delta)
     weakest = scores.masked_fill(~inside, math.inf).amin(1)
     strongest = scores.masked_fill(inside, -math.inf).amax(1)
     return torch.where(inside.all(1), math.nan, weakest - strongest)

@@ -7,24 +7,26 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
 from lmr.bench.inputs import is_small_model
 from lmr.bench.machine import count_cores
-from lmr.bench.plans.choices import FOLDER
+from lmr.bench.plans.fields import FOLDER
 from lmr.bench.plans.plan import Plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.checkpoint import Checkpoint
 from lmr.bench.running.pack import take_runs
 from lmr.bench.running.row import Row, append_row, read_rows
 from lmr.bench.running.run import SAVE_SECONDS
+from lmr.bench.running.selection import select_values
 from lmr.bench.running.view import View, describe_task
 from lmr.bench.running.workers import WorkerPool, Workers
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, write_atomically
 
+TRIALS = "selection"  # the folder within a folder of runs that holds the runs of plan field "select"
 LOCK_SECONDS = 5.0  # for a bench that was just stopped to release its folder
 
 
@@ -70,6 +72,7 @@ def run_bench(
     screen: TextIO | None = None,
     brief: bool = False,
     start_workers: StartWorkers | None = None,
+    on_row: Callable[[Row], object] | None = None,
 ) -> BenchResult:
     """Run everything in the plans that has no row in ``folder`` yet; runs with a checkpoint are resumed.
 
@@ -86,6 +89,8 @@ def run_bench(
         brief: Leave out the line about every finished run.
         start_workers: Starts other workers than processes on this machine, for all tasks. What it chooses, such as
             threads, must not depend on how many of the tasks are finished.
+        on_row: Called with the row of every run that finishes now, for a tracker of experiments. If it fails, a message
+            says so, and the bench goes on.
     """
     plans = [plans] if isinstance(plans, Plan) else list(plans)
     check_workers(workers)
@@ -94,6 +99,14 @@ def run_bench(
     def log(message: str) -> None:
         print(f"lmr: {message}", file=screen or sys.stderr)
 
+    def try_values(trials: Plan) -> list[Row]:
+        kept = [Path(source) / TRIALS for source in sources if (Path(source) / TRIALS).is_dir()]
+        return run_bench(
+            trials, target / TRIALS, workers=workers, root=root, sources=kept, save_seconds=save_seconds, screen=screen,
+            brief=brief, start_workers=start_workers,
+        ).rows  # fmt: skip
+
+    plans = select_values(plans, try_values, root, log)
     with _open_folder(target):
         tasks = list_tasks(plans, root, log)
         rows = _find_rows(target, tasks, log)
@@ -109,7 +122,7 @@ def run_bench(
         pool = (start_workers or _start_here(workers or choose_workers(tasks)))(tasks, target, save_seconds)
         busy = max(1, min(pool.count, len(left)))
         with contextlib.closing(View(left, len(tasks) - len(left), busy, screen, brief, pool.describe)) as view:
-            failures = _run_all(left, rows, target, pool, view)
+            failures = _run_all(left, rows, target, pool, view, on_row)
         ordered = [rows[task.run] for task in tasks if task.run in rows]
         return BenchResult(ordered, failures, len(tasks) - len(left), time.monotonic() - started)
 
@@ -138,7 +151,20 @@ def _find_rows(folder: Path, tasks: Sequence[Task], log: Callable[[str], object]
     rows, messages = read_rows(folder)
     for message in messages:
         log(message)
-    return {row.run: row for row in rows if row.run in wanted and (folder / "samples" / f"{row.run}.npz").exists()}
+    found = {row.run: row for row in rows if row.run in wanted and (folder / "samples" / f"{row.run}.npz").exists()}
+    others = sorted({row.device for task in tasks if (row := found.get(task.run)) and row.device != _kind(task.device)})
+    if others:
+        log(f"Finished runs on {', '.join(others)} in {str(folder)!r} are kept; for another device give another --out.")
+    for task in tasks:  # the published values of an earlier run were chosen now
+        if task.run in found and task.entry.selected and found[task.run].selected != task.entry.selected:
+            found[task.run] = replace(found[task.run], selected=dict(task.entry.selected))
+            append_row(folder, found[task.run])
+    return found
+
+
+def _kind(device: str) -> str:
+    """Return the kind of a device, without its number."""
+    return device.partition(":")[0]
 
 
 def check_workers(workers: int | None) -> int | None:
@@ -166,7 +192,14 @@ def _start_here(workers: int) -> StartWorkers:
     return lambda tasks, folder, seconds: WorkerPool(max(1, min(workers, len(tasks))), threads, folder, seconds)
 
 
-def _run_all(tasks: list[Task], rows: dict[str, Row], folder: Path, workers: Workers, view: View) -> list[Failure]:
+def _run_all(
+    tasks: list[Task],
+    rows: dict[str, Row],
+    folder: Path,
+    workers: Workers,
+    view: View,
+    on_row: Callable[[Row], object] | None,
+) -> list[Failure]:
     failures = []
     try:
         with workers as pool:
@@ -180,6 +213,7 @@ def _run_all(tasks: list[Task], rows: dict[str, Row], folder: Path, workers: Wor
                     rows[event.row.run] = event.row
                     Checkpoint(folder, event.row.run).delete()
                     view.finish(event.worker, event.task, event.row)
+                    _notify(on_row, event.row, view)
                 else:
                     failures.append(Failure(event.task, event.message))
                     _keep_details(folder, event.task, event.details)
@@ -190,6 +224,15 @@ def _run_all(tasks: list[Task], rows: dict[str, Row], folder: Path, workers: Wor
             "same command again to resume."
         ) from stop
     return failures
+
+
+def _notify(on_row: Callable[[Row], object] | None, row: Row, view: View) -> None:
+    """Hand a finished row to its listener, whose errors must not end hours of work."""
+    if on_row is not None:
+        try:
+            on_row(row)
+        except Exception as error:
+            view.log(f"on_row failed for the run {row.run}: {type(error).__name__}: {error}")
 
 
 def _keep_details(folder: Path, task: Task, details: str) -> None:

@@ -25,7 +25,8 @@ WAIT = 20.0  # seconds for the processes of a killed bench to end
 class Checkpoint:
     """The progress of a run; a context manager, within which no other process can open the checkpoint."""
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(self, folder: Path, run: str, device: str = "cpu") -> None:
+        self.device = device  # a run is not resumed on another one
         self.folder = folder / "checkpoints"
         self.answers, self.state, self.lock = (self.folder / f"{run}.{end}" for end in ("answers", "state", "lock"))
         self.batches = self.images = self.peak = 0
@@ -52,6 +53,8 @@ class Checkpoint:
             try:
                 notes = method.load(self.state)
                 batches, images, peak = (int(notes[key]) for key in ("batches", "images", "peak"))
+                if notes.get("device", "cpu") != self.device:
+                    raise ValueError(f"it was made on {notes.get('device', 'cpu')}, not on {self.device}")
                 if os.fstat(self.file.fileno()).st_size < images * RECORD.itemsize:
                     raise ValueError("answers are missing")
                 self.batches, self.images, self.peak = batches, images, peak
@@ -74,6 +77,7 @@ class Checkpoint:
         self.file.flush()
         os.fsync(self.file.fileno())
         notes = {"batches": str(self.batches), "images": str(self.images), "peak": str(self.peak)}
+        notes["device"] = self.device
         method.save(self.state, notes=notes)
 
     def read(self) -> Records:

@@ -12,6 +12,13 @@ BINS = 15  # of the calibration error, as Guo et al. ("On Calibration of Modern 
 LATE = 0.2  # the share of a stream that counts as its late stage
 WINDOW = 1000  # consecutive images over which two methods are compared along a stream
 POINTS = 200  # places of a curve that a row keeps
+EARLY = 100  # labels that are revealed during the stream are of its first images: so many, or five times the labels
+
+
+def draw_labelled(labels: int, when: str, seed: int, count: int, onset: int) -> NDArray[np.int64]:
+    """Return the sorted places of the labelled images in a stream of ``count`` images."""
+    among = count - onset if when == "whole" else min(count - onset, max(EARLY, 5 * labels))
+    return np.sort(np.random.default_rng([seed, labels, count]).permutation(among)[:labels]) + onset
 
 
 def accuracy(predicted: Labels, true: Labels) -> float:

@@ -57,8 +57,9 @@ class PackResult:
 def pack_runs(sources: Sequence[Path], target: Path) -> PackResult:
     """Add the finished runs of folders of runs, or of packs, to a pack, which is made if needed.
 
-    A run that is already in the pack is not replaced; if several sources have a run, the first is taken. A row is
-    written only if its answers, read from the pack again, equal its samples exactly.
+    A run that is already in the pack is not replaced, but its row learns if its values were chosen since;
+    if several sources have a run, the first is taken. A row is written only if its answers, read from the pack again,
+    equal its samples exactly.
     """
     files: dict[str, dict[str, tuple[Row, Path]]] = {}
     notes: list[str] = []
@@ -70,7 +71,8 @@ def pack_runs(sources: Sequence[Path], target: Path) -> PackResult:
     if not files:
         raise LmrError(f"There is no finished run in {', '.join(map(str, sources))} to pack.")
     with _open_pack(target):
-        kept = _read_kept(target)
+        choices = {row.run: row.selected for runs in files.values() for row, _ in runs.values() if row.selected}
+        kept = [replace(row, selected=row.selected or choices.get(row.run, {})) for row in _read_kept(target)]
         added: list[Row] = []
         for name, runs in files.items():
             new, left_out = _pack_file(target, name, list(runs.values()), {row.run for row in kept})

@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, MissingFile
 from lmr.core.files import write_atomically
+from lmr.core.spec import format_spec, parse_spec
 from lmr.data.names import describe_order
-from lmr.watch.settings import read_watch
+from lmr.watch.settings import WatchSettings, read_watch
 
 ROWS, PACKED_ROWS = "rows.jsonl", "rows.jsonl.xz"
 METRICS = (
@@ -35,7 +36,7 @@ METRICS = (
     "clean_accuracy", "forwards", "ms_per_image", "peak_mb", "trainable", "state_kb",
 )  # fmt: skip
 MEASURED = ("ms_per_image", "peak_mb")  # these depend on the machine and differ when a run is repeated
-UNCOMPARED = ("finished", "versions", "command", "method_file")  # when, where and with what a run was made
+UNCOMPARED = ("finished", "versions", "command", "method_file", "selected")  # when, where, with what and why
 # Per image, in the order of the stream. gap: score of the best class minus score of the true one. margin: lowest score
 # inside the protected set minus highest outside. recovery: score of the true class minus score of the class that
 # zero-shot predicts, where that is wrong. Scores are emitted logits in cosine units, without bias correction; NaN where
@@ -72,11 +73,15 @@ class Row:
     domains: dict[str, float] = field(default_factory=dict)  # accuracy on each domain of a stream with several
     method_file: dict[str, str] = field(default_factory=dict)  # path and digest of the user's file it is from, if any
     watch: dict[str, Any] = field(default_factory=dict)  # of a watched run: the spec of the watch, and what it did
+    # Of a run whose values were chosen on other corruptions (plan field "select"): the spec with its published values
+    # ("published"), how many values there were, on what, and both accuracies there. If the choice fell on the published
+    # values, the run is both.
+    selected: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the row as one line; values that are not finite become null."""
         content = dataclasses.asdict(self)
-        for key in ("method_file", "watch"):
+        for key in ("method_file", "watch", "selected"):
             if not content[key]:
                 del content[key]
         known = {key: value for key, value in self.metrics.items() if value is not None and math.isfinite(value)}
@@ -107,9 +112,21 @@ class Row:
 
     @property
     def watch_text(self) -> str:
-        """The end of the label of a watched run; empty for a plain one."""
-        settings = read_watch(self.watch.get("spec", "off"))
+        """The end of the label of a watched run; empty for a plain one.
+
+        Old rows have settings that a watch no longer has: these are left out.
+        """
+        if "spec" not in self.watch:
+            return ""
+        name, values = parse_spec(self.watch["spec"])
+        usual = parse_spec(WatchSettings().spec)[1]
+        settings = read_watch(format_spec(name, {key: value for key, value in values.items() if key in usual}))
         return f", {settings.label}" if settings else ""
+
+    @property
+    def device(self) -> str:
+        """The kind of device that it was made on, such as cpu or cuda."""
+        return self.versions.get("device", "cpu").partition(" ")[0]
 
     @property
     def order_text(self) -> str:
@@ -128,7 +145,8 @@ _KINDS: dict[str, type] = {
 }  # the annotations above are strings
 _VALUES: dict[str, tuple[type, ...]] = {
     "backbone": (str,), "order": (str,), "versions": (str,), "protocol": (str,), "prompts": (str, int),
-    "method_file": (str,), "watch": (str, int), "domains": (int, float), "metrics": (int, float, NoneType),
+    "method_file": (str,), "watch": (str, int), "selected": (str, int, float), "domains": (int, float),
+    "metrics": (int, float, NoneType),
 }  # fmt: skip
 
 
@@ -143,7 +161,9 @@ def read_rows(folder: str | os.PathLike[str]) -> tuple[list[Row], list[str]]:
         content = path.read_bytes()
         lines = (lzma.decompress(content) if path is packed else content).split(b"\n")
     except FileNotFoundError as error:
-        raise LmrError(f"There are no runs in {str(folder)!r} (no rows.jsonl); run 'lmr bench PLAN' first.") from error
+        raise MissingFile(
+            f"There are no runs in {str(folder)!r} (no rows.jsonl); run 'lmr bench PLAN' first."
+        ) from error
     except OSError as error:
         raise LmrError(f"Cannot read {str(path)!r}: {error.strerror}.") from error
     except lzma.LZMAError as error:
@@ -205,7 +225,7 @@ def read_samples(folder: str | os.PathLike[str], run: str) -> dict[str, NDArray[
         with open(path, "rb") as content, np.load(content, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
-        raise LmrError(f"There are no samples of the run {run} in {str(folder)!r}; run the bench again.") from error
+        raise MissingFile(f"There are no samples of the run {run} in {str(folder)!r}; run the bench again.") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise LmrError(f"{str(path)!r} is damaged; delete it and its row and run the bench again. ({error})") from error
     if missing := [name for name in SAMPLES if name not in found]:

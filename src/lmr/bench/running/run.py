@@ -6,25 +6,38 @@ import datetime
 import math
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from lmr.bench.flops import count_forwards
-from lmr.bench.inputs import AnyMethod, find_clean_dataset, find_dataset, load_backbone, read_inputs
+from lmr.bench.inputs import (
+    AnyMethod,
+    KeptFeatures,
+    describe_backbone,
+    find_clean_dataset,
+    find_dataset,
+    load_backbone,
+    read_inputs,
+    strip_watch,
+)
+from lmr.bench.machine import describe_device
 from lmr.bench.plans.plan import MethodEntry
 from lmr.bench.plans.task import Task
 from lmr.bench.running import answers
 from lmr.bench.running.checkpoint import Checkpoint
+from lmr.bench.running.labels import choose_labelled, teach_after, teach_before
 from lmr.bench.running.metrics import accuracy, running_accuracy, thin_curve
 from lmr.bench.running.row import SAMPLES, Row, write_samples
-from lmr.bench.running.token_cache import StepInputs, find_token_cache
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.registry import create, load_method_file
+from lmr.core.labelled import Labelled
+from lmr.core.passes import count_passes, make_stand_in
+from lmr.core.registry import create, load_method_file, split_address
 from lmr.data.dataset import CLEAN
 from lmr.data.streams import Stream, make_stream
 from lmr.version import __version__
@@ -52,25 +65,36 @@ def run_task(
     while the step before runs, but not where its memory is measured. Other sets are read between the steps, so that
     the time of a step stays comparable.
     """
-    dataset, classifier = find_dataset(task.dataset, task.root), task.load_classifier()
+    dataset = find_dataset(task.dataset, task.root)
+    check_own_code(task)
+    classifier = KeptFeatures(task.load_classifier(), (task.weights, *task.model))
     method = create_method(task.entry, classifier)
+    if task.labels:
+        method = Labelled(method)
     stream, pace = task.open_stream(dataset), find_pace(task, method)
-    inputs = StepInputs(method, find_token_cache(*task.model))
     if task.source_images:
         fit_source(task, method)  # a checkpoint, if there is one, holds the same
-    with Checkpoint(folder, task.run) as kept:
+    labelled = choose_labelled(task, stream)
+    with Checkpoint(folder, task.run, classifier.device.type) as kept:
         kept.restore(method, log)
+        if task.labels and task.labels_when == "whole" and not kept.batches:
+            teach_before(method, task, stream, labelled)
         report(kept.images)
         last = time.monotonic()
         with read_inputs(load_backbone(*task.model), stream, kept.batches, classifier.device) as ahead:
-            for batch, images in ahead:
+            for inputs in ahead:
+                batch, images, _ = inputs
                 measure = answers.is_measured(kept.batches, len(stream))
+                if not strip_watch(method).towers:
+                    classifier.expect(inputs, anew=measure)
                 with ahead.hold() if measure or not dataset.reads_files else nullcontext():
-                    given, embedding = inputs.begin(batch.images, images, kept.batches, measure)
-                    step = answers.take_step(method, given, measure, embedding, learns=kept.batches % pace == 0)
-                    plain = answer_plainly(classifier, given) if task.recovery else None
+                    step = answers.take_step(method, images, measure, learns=kept.batches % pace == 0)
+                    step = replace(step, seconds=step.seconds + classifier.spared)
+                    plain = answer_plainly(classifier, images) if task.recovery else None
                     records = answers.record(method, step, batch.labels, batch.index, plain)
                     records["domain"] = [stream.domains.index(domain) for domain in batch.domains]
+                    if task.labels and task.labels_when == "causal":
+                        teach_after(method, batch.labels, kept.images, labelled)
                     kept.add(records, step.peak)
                 try:
                     report(kept.images)
@@ -82,7 +106,7 @@ def run_task(
                     last = time.monotonic()
         records, peak = kept.read(), kept.peak
     write_samples(folder, task.run, {name: records[name] for name in SAMPLES} | {"domain": records["domain"]})
-    return _make_row(task, method, inputs, stream, records, peak, pace)
+    return _make_row(task, method, stream, records, peak, pace, labelled)
 
 
 def create_method(entry: MethodEntry, classifier: ZeroShot) -> AnyMethod:
@@ -92,6 +116,20 @@ def create_method(entry: MethodEntry, classifier: ZeroShot) -> AnyMethod:
     method = create(entry.address, classifier)
     settings = read_watch(entry.watch or "off")
     return method if settings is None else Watched(method, settings)
+
+
+def check_own_code(task: Task) -> None:
+    """Refuse a model or a dataset from a file that was changed after the plan was read."""
+    names = {}
+    if split_address(task.backbone)[0]:
+        names[task.backbone] = (describe_backbone(*task.model), task.weights)
+    if split_address(task.dataset)[0]:
+        domains = (*task.domains, CLEAN) if task.onset else task.domains
+        own = find_dataset(task.dataset, task.root)
+        names[task.dataset] = (own.digest_part(domains, task.severity or 5), task.data_digest)
+    for name, (here, planned) in names.items():
+        if here != planned:
+            raise LmrError(f"What {name!r} makes was changed while the bench was running; start it again.")
 
 
 def find_pace(task: Task, method: AnyMethod) -> int:
@@ -110,11 +148,36 @@ def find_pace(task: Task, method: AnyMethod) -> int:
     return max(1, math.ceil(forwards - 1e-6))
 
 
+def count_forwards(method: AnyMethod, batch_size: int, selected: float = 1.0) -> float | None:
+    """Return the forward and backward passes of an image in a step, a backward as a forward; None if not known.
+
+    ``selected`` is the share of the samples past the gate of a method that has one: only these have a backward. Prompts
+    are not counted.
+    """
+    passes = count_passes(strip_watch(method), batch_size)
+    return None if passes is None else passes.forwards + selected * passes.backwards
+
+
+def count_all_forwards(tasks: Sequence[Task]) -> float | None:
+    """Return the forward and backward passes of an image that runs do, a backward as a forward; None if not known."""
+    counts: dict[tuple[str, int, int], float | None] = {}
+    total = 0.0
+    for task in tasks:
+        classes = len(find_dataset(task.dataset, task.root).classes)
+        key = (task.entry.address, task.batch_size, classes)
+        if key not in counts:
+            counts[key] = count_forwards(create_method(task.entry, make_stand_in(classes)), task.batch_size)
+        if (count := counts[key]) is None:
+            return None
+        total += task.images * count
+    return total
+
+
 def fit_source(task: Task, method: AnyMethod) -> None:
     """Fit the method on unlabelled clean images: those that follow, in the task's order, the ones for forgetting."""
     clean, backbone = find_clean_dataset(task.dataset, task.root), load_backbone(*task.model)
     last = task.forgetting + task.source_images
-    chosen = make_stream(clean, CLEAN, seed=task.order.seed, limit=last).index[task.forgetting :]
+    chosen = make_stream(clean, CLEAN, seed=task.seed, limit=last).index[task.forgetting :]
     parts = (chosen[first : first + SOURCE_BATCH] for first in range(0, len(chosen), SOURCE_BATCH))
     device = method.classifier.device
     method.fit_source(backbone.preprocess(clean.read(CLEAN, 0, part.tolist())).to(device) for part in parts)
@@ -136,26 +199,35 @@ def answer_plainly(classifier: ZeroShot, images: torch.Tensor) -> torch.Tensor:
     return classifier.cosines(classifier.features(images)).argmax(1)
 
 
-def measure_forgetting(task: Task, method: AnyMethod, inputs: StepInputs) -> float:
+def measure_forgetting(task: Task, method: AnyMethod) -> float:
     """Return the accuracy on clean images with the state after the stream; nothing is adapted."""
     clean, backbone = find_clean_dataset(task.dataset, task.root), load_backbone(*task.model)
     right = []
-    for batch in make_stream(clean, CLEAN, seed=task.order.seed, limit=task.forgetting):
-        images = inputs.find(batch.images, backbone.preprocess(batch.images).to(method.classifier.device))
+    for batch in make_stream(clean, CLEAN, seed=task.seed, limit=task.forgetting):
+        images = backbone.preprocess(batch.images).to(method.classifier.device)
         right.append(method.predict(images).labels.cpu().numpy() == batch.labels)
     return float(np.concatenate(right).mean())
 
 
 def _make_row(
-    task: Task, method: AnyMethod, inputs: StepInputs, stream: Stream, records: answers.Records, peak: int, pace: int
+    task: Task,
+    method: AnyMethod,
+    stream: Stream,
+    records: answers.Records,
+    peak: int,
+    pace: int,
+    labelled: NDArray[np.int64],
 ) -> Row:
-    numbers = answers.compute_metrics(records[task.order.onset :], method.classifier.classes)  # clean ones prepare
+    judged = np.arange(len(records)) >= task.onset  # clean ones prepare
+    if task.labels_when == "whole":
+        judged[labelled] = False
+    numbers = answers.compute_metrics(records[judged], method.classifier.classes)
     selected = numbers["gate_share"]
     numbers["forwards"] = count_forwards(method, task.batch_size, 1.0 if selected is None else selected)
     numbers["peak_mb"] = peak / 1e6
     numbers["trainable"] = method.trainable
     numbers["state_kb"] = answers.measure_state(method) / 1000
-    numbers["clean_accuracy"] = measure_forgetting(task, method, inputs) if task.forgetting else None
+    numbers["clean_accuracy"] = measure_forgetting(task, method) if task.forgetting else None
     several: dict[str, float] = {}
     if len(stream.domains) > 1:
         for place, domain in enumerate(stream.domains):
@@ -173,7 +245,7 @@ def _make_row(
         severity=task.severity,
         prompts=task.prompt_facts,
         batch_size=task.batch_size,
-        seed=task.order.seed,
+        seed=task.seed,
         order=task.order_facts,
         reset=task.reset,
         images=len(records),
@@ -181,7 +253,8 @@ def _make_row(
         metrics=numbers,
         curve=thin_curve(running_accuracy(records["predicted"], records["true"])),
         versions={"lmr": __version__, "torch": torch.__version__, "numpy": np.__version__}
-        | {"python": platform.python_version(), "machine": platform.machine(), "threads": str(torch.get_num_threads())},
+        | {"python": platform.python_version(), "machine": platform.machine(), "threads": str(torch.get_num_threads())}
+        | {"device": describe_device(method.classifier.device)},
         command=task.command,
         finished=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         protocol=stream.dataset.describe_part(stream.domains)
@@ -191,11 +264,13 @@ def _make_row(
         domains=several,
         method_file=_describe_file(task.entry),
         watch=_describe_watch(method),
+        selected=dict(task.entry.selected),
     )
 
 
 def _describe_watch(method: AnyMethod) -> dict[str, str | int]:
     """Return the spec of the watch, the step of its first event, and the number of times it chose each rung."""
+    method = method.method if isinstance(method, Labelled) else method
     if not isinstance(method, Watched):
         return {}
     first: dict[str, str | int] = {} if method.first_event is None else {"first event": method.first_event}

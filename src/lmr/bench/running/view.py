@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from lmr.bench.plans.task import Task
 from lmr.bench.running.row import Row
+from lmr.core.registry import shorten_address
 
 
 class Clock:
@@ -153,9 +154,14 @@ class View:
 
 def describe_task(task: Task) -> str:
     """Return a task in one line."""
-    parts = [f"{task.entry.label:10}", task.dataset, task.domain, str(task.severity) if task.severity else ""]
+    parts = [
+        f"{task.entry.label:10}",
+        shorten_address(task.dataset),
+        task.domain,
+        str(task.severity) if task.severity else "",
+    ]
     parts += [task.order_text if task.order_text != "shuffle" else ""]
-    parts += [f"batch {task.batch_size}", f"seed {task.order.seed}", task.backbone]
+    parts += [f"batch {task.batch_size}", f"seed {task.seed}", shorten_address(task.backbone)]
     return " ".join(part for part in parts if part)
 
 

@@ -25,7 +25,8 @@ T = TypeVar("T")
 class BimodalMethod(GradientMethod):
     """A GradientMethod whose norms are those of the image tower and of the text tower.
 
-    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with ``_differentiate``.
+    All class prompts are encoded again at every batch. Subclasses define ``batch_loss``, or write ``adapt`` with
+    ``_differentiate``.
 
     Examples:
         >>> import lmr, torch
@@ -36,9 +37,9 @@ class BimodalMethod(GradientMethod):
         ...     def adapt(self, images, state, streams):
         ...         def objective(features, prototypes, logits):
         ...             return -logits.amax(1).mean(), None
-        ...         loss, logits, _, gradient = self._differentiate(images, state["norms"], objective)
+        ...         loss, logits, _, gradient = self._differentiate(images, state["norms"], streams, objective)
         ...         return lmr.Step(logits, self.optim.descend(state, gradient), {"loss": loss.view(1)})
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> clip = lmr.load().classifier(["cat", "dog"])
         >>> lmr.create("aligned", clip).step(torch.randn(4, 3, 32, 32)).info["finite"]
         True
     """
@@ -46,7 +47,7 @@ class BimodalMethod(GradientMethod):
     towers = (Tower.IMAGE, Tower.TEXT)
     single_stream_reason = "every stream would need all class prompts encoded with its own text norms at every batch"
 
-    optimizer: OptimizerName = "adamw"  # adam, adamw, or sgd with momentum
+    optimizer: OptimizerName = "adamw"  # adam, adamw, or sgd with Nesterov momentum 0.9
     weight_decay: float = 0.01  # weight decay of the optimiser
     chunk: int = 128  # prompts encoded with gradient at once; bounds the memory, does not change results
 
@@ -72,7 +73,11 @@ class BimodalMethod(GradientMethod):
         return nn.ModuleList([self.classifier.encoder, self.text.tower])
 
     def _differentiate(
-        self, images: Tensor, norms: Tensor, objective: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, T]]
+        self,
+        images: Tensor,
+        norms: Tensor,
+        streams: Streams,
+        objective: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, T]],
     ) -> tuple[Tensor, Tensor, T, Tensor]:
         """Return value, logits [B, C], by-product and gradient [1, P] of an objective at ``norms`` [1, P].
 
@@ -88,9 +93,20 @@ class BimodalMethod(GradientMethod):
 
         with torch.enable_grad(), self.bank.serve(norms):
             value, (logits, rest), gradient = differentiate_towers(
-                evaluate, lambda: self.classifier.encode(images), norms, self.text, self.chunk
+                evaluate, lambda: self.tower.encode(images, norms, streams), norms, self.text, self.chunk
             )
         return value, logits, rest, gradient
+
+    def _differentiate_streams(
+        self, images: Tensor, norms: Tensor, streams: Streams, loss: Callable[[Tensor, int], Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the gradient [1, P], loss [1] and logits [B, C] of a loss of the whole stream."""
+
+        def objective(raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, None]:
+            return loss(logits, 0), None
+
+        value, logits, _, gradient = self._differentiate(images, norms, streams, objective)
+        return gradient, value.view(1), logits
 
     def _compare(self, raw: Tensor, prototypes: Tensor) -> Tensor:
         """Return logits [B, C] of image features [B, D] with unit prototypes [C, D]."""
@@ -98,10 +114,12 @@ class BimodalMethod(GradientMethod):
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         """Return logits with the adapted norms of both towers."""
+        raw = self.tower.encode(images, state["norms"], streams)
         with self.bank.serve(state["norms"]):
-            return self._compare(self.classifier.encode(images), self.text.all_prototypes(self.chunk))
+            return self._compare(raw, self.text.all_prototypes(self.chunk))
 
-    def _export(self, state: State) -> AdaptedParameters:
+    def export(self, state: State) -> AdaptedParameters:
+        """Return the adapted norms, and what else the answer adds."""
         with self.bank.serve(state["norms"]):
             prototypes = self.text.all_prototypes(self.chunk)
         return AdaptedParameters(prototypes, norms=self._name_norms(state["norms"][0]))

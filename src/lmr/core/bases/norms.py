@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from lmr.core.card import Tower
+from lmr.core.errors import LmrError
 from lmr.core.method import COUNTS, Method, Ranges
 from lmr.core.norms import NormBank
 from lmr.core.optim import Optimizer, OptimizerName
@@ -25,7 +27,7 @@ class NormMethod(Method):
 
     Examples:
         >>> import lmr, torch
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> clip = lmr.load().classifier(["cat", "dog"])
         >>> method = lmr.create("lmr", clip, streams=2)
         >>> isinstance(method, lmr.NormMethod), method.state["norms"].shape == (2, method.bank.size)
         (True, True)
@@ -70,12 +72,14 @@ class NormMethod(Method):
         """Return logits with the adapted norms and the frozen prototypes."""
         return self.tower.logits(images, state["norms"], streams)
 
-    def _describe(self, state: State) -> Mapping[str, Tensor]:
+    def describe(self, state: State) -> Mapping[str, Tensor]:
+        """Return how far the norms have moved."""
         return {"drift": self.tower.drift(state["norms"])} if "norms" in state else {}
 
-    def _export(self, state: State) -> AdaptedParameters:
+    def export(self, state: State) -> AdaptedParameters:
+        """Return the adapted norms, and what else the answer adds."""
         if self.memory_span != "stream":
-            return super()._export(state)
+            return super().export(state)
         norms = self._name_norms(state["norms"][0]) if "norms" in state else {}
         return AdaptedParameters(self.classifier.prototypes.clone(), norms=norms)
 
@@ -86,9 +90,11 @@ class NormMethod(Method):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GradientMethod(NormMethod):
-    """A NormMethod that takes one optimiser step per batch on the mean of a loss of single samples.
+    """A NormMethod that takes one optimiser step per batch on the loss of each stream.
 
-    Subclasses define ``loss``, or write an ``adapt`` of their own. The answer is the one before the step.
+    Subclasses define one of two losses, or write an ``adapt`` of their own. ``loss`` is that of each sample alone; its
+    mean over a stream's images is minimised. ``batch_loss`` compares a stream's images of the batch with each other.
+    The answer is the one before the step.
 
     Examples:
         >>> import lmr, torch
@@ -100,14 +106,14 @@ class GradientMethod(NormMethod):
         ...
         ...     def loss(self, logits):
         ...         return -logits.amax(1)
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> clip = lmr.load().classifier(["cat", "dog"])
         >>> method = lmr.create("certain(optimizer='sgd')", clip, streams=2)
         >>> method.step(torch.randn(4, 3, 32, 32), streams=[0, 0, 1, 1]).info["stepped"]
         True
     """
 
     lr: float = 1e-3  # learning rate
-    optimizer: OptimizerName = "adam"  # adam, adamw, or sgd with momentum
+    optimizer: OptimizerName = "adam"  # adam, adamw, or sgd with Nesterov momentum 0.9
     weight_decay: float = 0.0  # weight decay of the optimiser
 
     def prepare(self) -> None:
@@ -115,16 +121,68 @@ class GradientMethod(NormMethod):
         self._require_not_negative("lr", "weight_decay")
         super().prepare()
         self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
+        self._unchecked = True  # whether 'loss' is one of single samples
 
     def loss(self, logits: Tensor) -> Tensor:
-        """Return the loss [n] of each sample from its logits [n, C]."""
+        """Return the loss [n] of each sample from its own logits [n, C].
+
+        The samples may be of several streams, or a part of a batch. At the first batch it is checked that the loss of a
+        sample does not depend on the others.
+        """
+        raise NotImplementedError
+
+    def batch_loss(self, logits: Tensor) -> Tensor:
+        """Return the loss, one number, of all images of one stream in a batch, from their logits [n, C]."""
         raise NotImplementedError
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        """Take one step on the mean loss of each stream."""
-        gradient, logits, losses = self.tower.sum_gradients(
-            images, state["norms"], streams, lambda logits, _: (self.loss(logits),)
-        )
-        new = self.optim.descend(state, gradient / streams.sizes.unsqueeze(1))
-        stepped = streams.sizes > 0
-        return Step(logits, new, {"loss": streams.mean(losses), "stepped": stepped})
+        """Take one step on the loss of each stream."""
+        if type(self).batch_loss is not GradientMethod.batch_loss:
+            gradient, loss, logits = self._differentiate_streams(
+                images, state["norms"], streams, lambda logits, _: self.batch_loss(logits)
+            )
+        else:
+            sums, logits, losses = self.tower.sum_gradients(
+                images, state["norms"], streams, lambda logits, _: (self._compute_losses(logits),)
+            )
+            gradient, loss = sums / streams.sizes.unsqueeze(1), streams.mean(losses)
+        return Step(logits, self.optim.descend(state, gradient), {"loss": loss, "stepped": streams.sizes > 0})
+
+    def _differentiate_streams(
+        self, images: Tensor, norms: Tensor, streams: Streams, loss: Callable[[Tensor, int], Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gradients [A, P], losses [A] and logits [B, C] of a loss of whole streams.
+
+        ``loss`` maps the logits [n, C] of a stream's images, and its position among the active ones, to one number.
+        """
+
+        def compute(features: Tensor, k: int) -> Tensor:
+            value = loss(self.classifier.logits(self.classifier.cosines(features)), k)
+            if value.shape != ():
+                raise LmrError(
+                    f"Expected one number from 'batch_loss' of {self.name}, got shape {list(value.shape)}; reduce it, "
+                    "or define 'loss' for a loss of each sample."
+                )
+            return value
+
+        gradient, losses, features = self.tower.differentiate(images, norms, streams, compute)
+        return gradient, losses, self.classifier.logits(self.classifier.cosines(features))
+
+    def _compute_losses(self, logits: Tensor) -> Tensor:
+        losses = self.loss(logits)
+        if losses.shape != logits.shape[:1]:
+            raise LmrError(
+                f"Expected the loss of each of {len(logits)} samples from 'loss' of {self.name}, got shape "
+                f"{list(losses.shape)}; define 'batch_loss' for a loss that is one number."
+            )
+        if self._unchecked and len(logits) > 1:
+            self._unchecked = False
+            with torch.no_grad():
+                alone = torch.cat([self.loss(logits[:1]), self.loss(logits[1:])])
+            if not torch.allclose(alone, losses, rtol=1e-3, atol=1e-3, equal_nan=True):
+                raise LmrError(
+                    f"The 'loss' of {self.name} gives a sample another loss when other samples are left out. As it "
+                    "may get samples of several streams, or a part of a batch, define 'batch_loss' for a loss that "
+                    "compares samples."
+                )
+        return losses

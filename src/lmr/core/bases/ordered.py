@@ -18,7 +18,8 @@ class OrderedMethod(Method):
     """A method that serves images in order, one at a time; a batch only encodes them together.
 
     Subclasses define ``look``, which answers an image, and ``learn``, which lets it change the state of its stream. The
-    images are counted where the state has "seen".
+    images are counted where the state has "seen". Both compute with tensors alone where they can: whoever reads a value
+    makes the program wait for the device at every image.
     """
 
     @abstractmethod
@@ -29,8 +30,8 @@ class OrderedMethod(Method):
         """
 
     @abstractmethod
-    def learn(self, found: Any, row: State) -> int | tuple[int, ...]:
-        """Change the state of a stream in place after an image; return what ``_count`` gets the sums of."""
+    def learn(self, found: Any, row: State) -> Tensor:
+        """Change the state of a stream in place after an image; return counts, of which ``_count`` gets the sums."""
 
     def _count(self, sums: Tensor, streams: Streams) -> dict[str, Tensor]:
         """Return facts [A] for ``info`` by the sums [A, ...] of what ``learn`` has returned."""
@@ -47,7 +48,7 @@ class OrderedMethod(Method):
                 counts.append(self.learn(found, row))
                 if "seen" in row:
                     row["seen"] += 1
-        sums = streams.sum(torch.tensor(counts, device=images.device).long())
+        sums = streams.sum(torch.stack(counts).long())
         info = {"stepped": sums.flatten(1).any(1) if sums.ndim > 1 else sums > 0}
         return Step(torch.stack(answers), new, info | self._count(sums, streams))
 
@@ -62,4 +63,4 @@ class OrderedMethod(Method):
             features = self._encode_views(images, state, streams)
         else:
             features = self.classifier.features(images)
-        return list(zip(features, streams.index.tolist(), strict=True))
+        return list(zip(features, streams.places(), strict=True))

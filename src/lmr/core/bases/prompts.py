@@ -14,8 +14,7 @@ from lmr.core.bases.views import EpisodicMethod, ViewMethod
 from lmr.core.card import Tower
 from lmr.core.errors import LmrError
 from lmr.core.functional.select import count_kept, rank_confident
-from lmr.core.gradients import pull_back
-from lmr.core.locks import hold
+from lmr.core.gradients import vjp
 from lmr.core.optim import Optimizer
 from lmr.core.placement import widen
 from lmr.core.prediction import State
@@ -32,7 +31,7 @@ class ContextTuner:
 
     def __init__(self, text: TextSide, prompts: ContextPrompts, chunk: int, dtype: torch.dtype) -> None:
         self.tower, self.prompts, self.chunk, self.dtype = text.tower, prompts, chunk, dtype
-        with hold(self.tower), torch.no_grad():
+        with torch.no_grad():
             words = prompts.start(self.tower)
         self.shape = words.shape
         self.start = words.detach().to(widen(words.dtype)).flatten()
@@ -40,25 +39,25 @@ class ContextTuner:
 
     def encode(self, row: Tensor) -> Tensor:
         """Return unit prototypes [C, D] of a context, without gradient."""
-        with hold(self.tower), torch.no_grad():
+        with torch.no_grad():
             parts = [(part, self._encode(part, row)) for part in self._split()]
         prototypes = parts[0][1].new_empty(len(self.prompts.order), parts[0][1].shape[1])
         for part, found in parts:
             prototypes[part] = found
         return prototypes
 
-    def pull_back(self, row: Tensor, gradients: Tensor) -> Tensor:
+    def vjp(self, row: Tensor, gradients: Tensor) -> Tensor:
         """Return gradients [m, n * w] along a context of m losses, from their gradients [m, C, D] along its prototypes.
 
         The prompts are encoded once for all of them.
         """
         total = row.new_zeros(len(gradients), len(row))
-        with hold(self.tower), torch.enable_grad():
+        with torch.enable_grad():
             for part in self._split():
                 own = row.detach().requires_grad_()
                 prototypes = self._encode(part, own)
                 for k, gradient in enumerate(gradients[:, part]):
-                    total[k] += pull_back(prototypes, own, gradient, keep_graph=k + 1 < len(gradients))
+                    total[k] += vjp(prototypes, own, gradient, keep_graph=k + 1 < len(gradients))
         return total
 
     def _split(self) -> Iterator[Tensor]:
@@ -118,7 +117,7 @@ class ContextMethod(ViewMethod):
 
     def _compare(self, features: Tensor, prototypes: Tensor) -> Tensor:
         """Return logits [..., C] of unit features [..., D] with unit prototypes [C, D]."""
-        return self.classifier.logits(features @ prototypes.T)
+        return self.classifier.logits(self.classifier.cosines(features, prototypes))
 
     def _count_confident(self, views: int) -> int:
         """Return the number of views that enter the loss."""
@@ -141,7 +140,7 @@ class PromptMethod(ContextMethod, EpisodicMethod):
         ...
         ...     def loss(self, logits, prototypes):
         ...         return -logits.amax(1).mean()
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> clip = lmr.load().classifier(["cat", "dog"])
         >>> method = lmr.create("sharp(views=8)", clip)
         >>> method.step(torch.randn(4, 3, 32, 32)).info["stepped"]
         True
@@ -160,9 +159,7 @@ class PromptMethod(ContextMethod, EpisodicMethod):
         features, tuner = self._encode_views(images, state, streams), self.tuner
         losses, gradients = zip(*(self._differentiate(own) for own in features), strict=True)
         start = tuner.start.expand(len(features), -1)
-        learnt, _ = self.optim.step(
-            start, tuner.pull_back(tuner.start, torch.stack(gradients)), self.optim.begin(start)
-        )
+        learnt, _ = self.optim.step(start, tuner.vjp(tuner.start, torch.stack(gradients)), self.optim.begin(start))
         with torch.no_grad():
             answered = zip(features, map(tuner.encode, learnt), strict=True)
             logits = torch.stack([self._answer_image(own, prototypes) for own, prototypes in answered])

@@ -29,7 +29,7 @@ class ViewMethod(Method):
 
     Examples:
         >>> import lmr, torch
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> clip = lmr.load().classifier(["cat", "dog"])
         >>> method = lmr.create("zero(views=8)", clip)
         >>> isinstance(method, lmr.ViewMethod), method.state["seen"]
         (True, tensor([0]))
@@ -50,7 +50,7 @@ class ViewMethod(Method):
     views: int = 64  # views of each image, the image itself included; given views may be more or fewer
     seed: int = 0  # seed of the random views
 
-    _export = Method._export  # refuses, also in a method that is a NormMethod as well
+    export = Method.export  # refuses, also in a method that is a NormMethod as well
 
     def prepare(self) -> None:
         """Check the number of views."""
@@ -83,10 +83,12 @@ class ViewMethod(Method):
                 f"{self.name} cannot crop the inputs of this model: their shape {list(shape)} is not that of an image "
                 "[3, H, W]; give views of your own as [B, V, ...]."
             )
-        numbers = streams.spread(state["seen"]) + streams.rank()
-        for image, number in zip(images, numbers.tolist(), strict=True):
-            own = image.unsqueeze(0)
-            yield torch.cat([own, self.maker.make(image, number, made)]) if made else own
+        if not made:
+            yield from images.unsqueeze(1)
+            return
+        numbers = (streams.spread(state["seen"]) + streams.rank()).tolist()
+        for image, views in zip(images, self.maker.make_each(images, numbers, made), strict=True):
+            yield torch.cat([image.unsqueeze(0), views])
 
     def _encode_views(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         """Return unit features [B, V, D] of all views, without gradient."""
@@ -113,7 +115,7 @@ class EpisodicMethod(ViewMethod):
         ...     def solve(self, images, state, streams):
         ...         features = self._encode_views(images, state, streams)
         ...         return self.classifier.logits(self.classifier.cosines(features)).mean(1), {}
-        >>> clip = lmr.load("pocket").classifier(["red ring", "blue star"])
+        >>> clip = lmr.load().classifier(["cat", "dog"])
         >>> method = lmr.create("averaged(views=4)", clip, streams=2)
         >>> images = torch.randn(3, 3, 32, 32)
         >>> together = method.step(images, streams=[0, 1, 0]).logits

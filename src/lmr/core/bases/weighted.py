@@ -131,8 +131,9 @@ class WeightedMethod(GradientMethod):
         """Return logits with the adapted norms, corrected by the prior of this batch."""
         return self._correct(super().answer(images, state, streams), streams)
 
-    def _export(self, state: State) -> AdaptedParameters:
-        return Method._export(self, state) if self.prior_correction else super()._export(state)
+    def export(self, state: State) -> AdaptedParameters:
+        """Return the adapted norms, and what else the answer adds."""
+        return Method.export(self, state) if self.prior_correction else super().export(state)
 
     def _weigh(self, logits: Tensor, mean: Tensor, streams: Streams) -> tuple[Tensor, Tensor, Tensor]:
         """Return the weight [B] of each sample, the samples [B] that enter the loss, and the streams [A] that step."""

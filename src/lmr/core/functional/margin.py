@@ -10,38 +10,41 @@ from torch.nn import functional as F
 
 from lmr.core.streams import Streams
 
-FEW_CLASSES = 30  # below, the published values for ten classes suit better than those for 100; see docs/tune.md
+FEW_CLASSES = 30  # below, the published values for ten classes suit better than those for 100; see docs/choosing.md
 TEN_CLASSES = {"gamma0": 0.3, "beta": 3.0}
 
 
-def find_candidates(cosines: Tensor, delta: float, positives: str = "gap") -> Tensor:
-    """Return the classes within ``delta`` of the best cosine (eq. 5), or with "top1" the best alone: bool [B, C]."""
+def find_protected(cosines: Tensor, delta: float, positives: str = "gap") -> Tensor:
+    """Return the protected set P (eq. 5), the classes within ``delta`` of the best cosine: bool [B, C].
+
+    With "top1" it is the best class alone.
+    """
     top = cosines.argmax(1, keepdim=True)
     only_top = torch.zeros_like(cosines, dtype=torch.bool).scatter_(1, top, True)
     return only_top if positives == "top1" else only_top | (cosines >= cosines.gather(1, top) - delta)
 
 
 def measure_margin(
-    logits: Tensor, cosines: Tensor, candidates: Tensor, negatives: int, eps: float
+    logits: Tensor, cosines: Tensor, protected: Tensor, negatives: int, eps: float
 ) -> tuple[Tensor, Tensor]:
     """Return the margin s+ - s- [B] of every sample (eqs. 6-8), and its negatives: bool [B, C].
 
-    Gradient flows through the logits only. A sample without a negative (every class is a candidate) has margin 0 and no
+    Gradient flows through the logits only. A sample without a negative (every class is protected) has margin 0 and no
     gradient; give it no weight.
     """
     log_q = logits.detach().log_softmax(1)
-    total = (log_q.exp() * candidates).sum(1, keepdim=True)
-    positive = _masked_logsumexp(logits + log_q - (total + eps).log(), candidates)  # eqs. 6, 7
-    outside = cosines.detach().masked_fill(candidates, -math.inf)
+    total = (log_q.exp() * protected).sum(1, keepdim=True)
+    positive = _masked_logsumexp(logits + log_q - (total + eps).log(), protected)  # eqs. 6, 7
+    outside = cosines.detach().masked_fill(protected, -math.inf)
     hardest, where = outside.topk(min(negatives, cosines.shape[1]), dim=1)
     real = hardest > -math.inf
     count = real.sum(1)
     negative = _masked_logsumexp(logits.gather(1, where), real) - count.clamp(min=1).to(logits.dtype).log()  # eq. 8
     margin = torch.where(count > 0, positive - negative, 0.0)
-    return margin, torch.zeros_like(candidates).scatter_(1, where, real)
+    return margin, torch.zeros_like(protected).scatter_(1, where, real)
 
 
-def gate(logits: Tensor, tau: float) -> Tensor:
+def confidence_weight(logits: Tensor, tau: float) -> Tensor:
     """Return the weight r [B] of each sample (eq. 10): 0 below confidence ``tau``, 1 at certainty; no gradient."""
     confidence = logits.detach().softmax(1).amax(1)
     return torch.where(confidence >= tau, (confidence - tau) / (1 - tau), 0.0)

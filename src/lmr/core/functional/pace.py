@@ -5,8 +5,6 @@ docs/life.md has the derivation of the rates.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -39,12 +37,12 @@ def count_waiting(waiting: Tensor, streams: Streams) -> Tensor:
     return torch.minimum(waiting + streams.sizes, streams.sizes.clamp(min=USUAL_BATCH))
 
 
-def count_selected(images: int, share: float) -> int:
-    """Return how many of a stream's images are selected: the share of them, rounded up, at least one.
+def count_selected(images: Tensor, share: float) -> Tensor:
+    """Return how many of each stream's images [A] are selected: the share of them, rounded up, at least one.
 
     A hundred-millionth is subtracted before rounding up: 0.07 of 100 is 7, although 0.07 * 100 is a little more.
     """
-    return max(1, math.ceil(share * images - 1e-8))
+    return (share * images.double() - 1e-8).ceil().clamp(min=1).long()
 
 
 def select_samples(streams: Streams, share: float) -> Tensor:
@@ -55,9 +53,8 @@ def select_samples(streams: Streams, share: float) -> Tensor:
     """
     if share == 1:
         return torch.ones_like(streams.index, dtype=torch.bool)  # the published method: nothing to sort in every step
-    sizes, rank = streams.sizes, streams.rank()
-    selected = torch.tensor([count_selected(size, share) for size in sizes.tolist()], device=rank.device)
-    count, size = streams.spread(selected), streams.spread(sizes)
+    size, rank = streams.spread(streams.sizes), streams.rank()
+    count = count_selected(size, share)
     return (rank + 1) * count // size > rank * count // size
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.placement import widen
+from lmr.core.state import move_together
 
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
@@ -49,17 +50,16 @@ def draw_crops(generator: torch.Generator, count: int, height: int, width: int) 
     return Crops(top, left, box_height, box_width, numbers[:, -1] < 0.5)
 
 
-def cut_crops(image: Tensor, crops: Crops) -> Tensor:
-    """Return boxes [V, C, H, W] of an image [C, H, W], resized to [H, W] with bilinear interpolation, then flipped.
+def place_crops(crops: Crops, image: Tensor) -> dict[str, Tensor]:
+    """Return the points of the crops of an image, x [V, 1, W] and y [V, H, 1], as ``sample_grid`` takes them.
 
     A box is never larger than the image, so nothing shrinks and no filter against aliasing is needed. Values beyond the
-    edge of a box do not enter: the sampled points are kept inside it.
+    edge of a box do not enter: the points are kept inside it.
     """
     height, width = image.shape[-2:]
-    down = _place_points(crops.top, crops.height, height)
     across = _place_points(crops.left, crops.width, width)
-    across = torch.where(crops.flipped.unsqueeze(1), across.flip(1), across)
-    return sample_bilinear(image.expand(len(down), *image.shape), across.unsqueeze(1), down.unsqueeze(2))
+    across = torch.where(crops.flipped.unsqueeze(1), across.flip(1), across).unsqueeze(1)
+    return _scale_points(across, _place_points(crops.top, crops.height, height).unsqueeze(2), image)
 
 
 def sample_bilinear(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -68,13 +68,21 @@ def sample_bilinear(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
     ``x`` and ``y`` are broadcast to [V, h, w]. Points outside of the image have the value of its border. Images of half
     precision are sampled in float32, which can tell their pixels apart.
     """
-    height, width = images.shape[-2:]
-    shape = torch.broadcast_shapes(x.shape, y.shape)  # type: ignore[no-untyped-call]
-    grid = torch.stack([((2 * x + 1) / width - 1).expand(shape), ((2 * y + 1) / height - 1).expand(shape)], -1)
-    wide = widen(images.dtype)
-    grid = grid.to(images.device, wide)
-    found = F.grid_sample(images.to(wide), grid, mode="bilinear", padding_mode="border", align_corners=False)
-    return found.to(images.dtype)
+    return sample_grid(images, **move_together(_scale_points(x, y, images), images.device))
+
+
+def sample_grid(images: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return what ``sample_bilinear`` gives, at points from -1 to 1 that are on the device of the images."""
+    grid = torch.stack(torch.broadcast_tensors(x, y), -1)  # type: ignore[no-untyped-call]
+    wide = images.to(grid.dtype)
+    return F.grid_sample(wide, grid, mode="bilinear", padding_mode="border", align_corners=False).to(images.dtype)
+
+
+def _scale_points(x: Tensor, y: Tensor, like: Tensor) -> dict[str, Tensor]:
+    """Return points in pixels as numbers from -1 to 1 over the sides of an image."""
+    height, width = like.shape[-2:]
+    wide = widen(like.dtype)
+    return {"x": ((2 * x + 1) / width - 1).to(wide), "y": ((2 * y + 1) / height - 1).to(wide)}
 
 
 def _place_points(first: Tensor, length: Tensor, size: int) -> Tensor:

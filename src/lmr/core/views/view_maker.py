@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from lmr.core.errors import LmrError
 from lmr.core.pixel_scale import PixelScale
+from lmr.core.state import move_together
 from lmr.core.views.augmix import draw_recipe, mix_chains
-from lmr.core.views.crops import cut_crops, draw_crops
+from lmr.core.views.crops import draw_crops, place_crops, sample_grid
 
 
 @dataclass(frozen=True)
@@ -38,16 +40,24 @@ class ViewMaker:
 
     def make(self, image: Tensor, number: int, count: int) -> Tensor:
         """``count`` views [count, ...] of an image [..., H, W], without the image itself."""
-        if image.ndim < 2 or min(image.shape[-2:]) < 1:
+        return next(self.make_each(image.unsqueeze(0), [number], count))
+
+    def make_each(self, images: Tensor, numbers: Sequence[int], count: int) -> Iterator[Tensor]:
+        """Yield ``count`` views of each of the images [B, ..., H, W]; the crops of all are drawn at first."""
+        if images.ndim < 3 or min(images.shape[-2:]) < 1:
             raise LmrError(
-                f"Expected images with a height and a width to make views of, got one of shape {list(image.shape)}; "
-                "give views of your own as [B, V, ...]."
+                "Expected images with a height and a width to make views of, got one of shape "
+                f"{list(images.shape[1:])}; give views of your own as [B, V, ...]."
             )
-        generator, flat = seed_generator(self.seed, number), image.reshape(-1, *image.shape[-2:])
-        views = cut_crops(flat, draw_crops(generator, count, *flat.shape[-2:]))
-        if self.mixed:
-            views = self._mix(views, generator)
-        return views.view(count, *image.shape)
+        flat = images.reshape(len(images), -1, *images.shape[-2:])
+        generators = [seed_generator(self.seed, number) for number in numbers]
+        drawn = [place_crops(draw_crops(own, count, *flat.shape[-2:]), images) for own in generators]
+        points = move_together({key: torch.stack([own[key] for own in drawn]) for key in ("x", "y")}, images.device)
+        for image, generator, x, y in zip(flat, generators, points["x"], points["y"], strict=True):
+            views = sample_grid(image.expand(count, *image.shape), x, y)
+            if self.mixed:
+                views = self._mix(views, generator)
+            yield views.view(count, *images.shape[1:])
 
     def _mix(self, views: Tensor, generator: torch.Generator) -> Tensor:
         if self.scale is None:

@@ -6,10 +6,11 @@ import difflib
 import importlib
 import zlib
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
+from PIL.Image import Image, fromarray
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
@@ -19,24 +20,59 @@ from lmr.data.corruptions.noise import ImageBatch
 _CHUNK = 100_000  # values at a time: their float64 copies fit the processor's cache, whatever the batch
 
 
+@overload
 def corrupt(
-    image: npt.NDArray[np.uint8],
+    images: Image, name: str, severity: int, *, seed: int = 0, index: int = 0, constants: str = "imagenet"
+) -> Image: ...
+
+
+@overload
+def corrupt(
+    images: npt.NDArray[np.uint8],
     name: str,
     severity: int,
     *,
     seed: int = 0,
     index: int = 0,
     constants: str = "imagenet",
-) -> npt.NDArray[np.uint8]:
-    """Corrupt one uint8 image [H, W, 3] -> a new array of the same shape and type.
+) -> npt.NDArray[np.uint8]: ...
 
-    `name` is one of CORRUPTIONS or EXTRA, `severity` 1 (mild) to 5 (strong), `index` the image's index in its
-    dataset. `constants` are "imagenet", chosen for 224 pixels a side, or "cifar", chosen for 32. The result depends on
-    the arguments alone. Its random numbers come from (seed, name, index): an image gets the same draws at every
-    severity.
+
+def corrupt(
+    images: Image | npt.NDArray[np.uint8],
+    name: str,
+    severity: int,
+    *,
+    seed: int = 0,
+    index: int = 0,
+    constants: str = "imagenet",
+) -> Image | npt.NDArray[np.uint8]:
+    """Corrupt an image of PIL, an array uint8 [H, W, 3], or a batch [N, H, W, 3], and return the same kind.
+
+    ``name`` is one of the 15 corruptions of CIFAR-C and ImageNet-C or of the 4 extra ones, ``severity`` 1 (mild) to 5
+    (strong). ``constants`` are "imagenet", chosen for 224 pixels a side, or "cifar", chosen for 32. The result depends
+    on the arguments alone. The random numbers of an image come from (``seed``, ``name``, index of the image in its
+    dataset): it gets the same draws at every severity. ``index`` is that of the first image of a batch; the others
+    follow. Most corruptions need ``pip install 'lmr[bench]'``.
+
+    Examples:
+        >>> import lmr
+        >>> from PIL import Image
+        >>> photo = Image.new("RGB", (224, 224), "orange")
+        >>> lmr.corrupt(photo, "gaussian_noise", 3).size
+        (224, 224)
+        >>> lmr.corrupt(photo, "smog", 3)
+        Traceback (most recent call last):
+        lmr.core.errors.LmrError: There is no corruption 'smog'. ...
     """
-    batch = np.asarray(image)[None]
-    return np.asarray(corrupt_batch(batch, name, severity, seed=seed, indices=[index], constants=constants)[0])
+    if isinstance(images, Image):
+        array = corrupt(np.asarray(images.convert("RGB")), name, severity, seed=seed, index=index, constants=constants)
+        return fromarray(array)
+    batch = images if np.ndim(images) == 4 else np.asarray(images)[None]
+    corrupted = corrupt_batch(
+        batch, name, severity, seed=seed, indices=range(index, index + len(batch)), constants=constants
+    )
+    return corrupted if batch is images else corrupted[0]
 
 
 def corrupt_batch(
@@ -48,9 +84,9 @@ def corrupt_batch(
     indices: Sequence[int] | npt.NDArray[np.integer] | None = None,
     constants: str = "imagenet",
 ) -> ImageBatch:
-    """Corrupt uint8 images [N, H, W, 3], each exactly as `corrupt` does with its index among the N `indices`.
+    """Corrupt uint8 images [N, H, W, 3], each exactly as ``corrupt`` does with its index among the N ``indices``.
 
-    `indices` are 0 to N - 1 by default.
+    ``indices`` are 0 to N - 1 by default.
     """
     _check_known("corruption", name, CORRUPTIONS + EXTRA)
     _check_known("set of constants", constants, tuple(CONSTANTS))
@@ -109,8 +145,8 @@ def _check_images(images: ImageBatch) -> None:
         )
     if images.ndim != 4 or images.shape[-1] != 3 or 0 in images.shape[1:]:
         raise LmrError(
-            f"Expected colour images of one size [N, H, W, 3], or one image [H, W, 3] for `corrupt`; got a batch of "
-            f"the shape {list(images.shape)}. Put the channels last, and convert grey to three equal channels."
+            f"Expected colour images of one size [H, W, 3] or [N, H, W, 3], got a batch of the shape "
+            f"{list(images.shape)}. Put the channels last, and convert grey to three equal channels."
         )
 
 

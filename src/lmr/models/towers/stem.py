@@ -59,11 +59,11 @@ class StemTower(VisionTower):
     """An image tower with a stem of convolutions in place of the patch layer.
 
     The stem has no LayerNorm, so the backward to the norms ends before it. Computing its tokens costs as much as the
-    blocks, so they are kept for that backward, and all passes of a step start from them.
+    blocks, so the passes of a step share them (``AdaptedTower``).
     """
 
     is_clip = False
-    keeps_tokens = True
+    slow_to_embed = True
 
     def __init__(self, config: VisionConfig, channels: Sequence[int], trained: bool = True) -> None:
         if config.patch != 2 ** len(channels):

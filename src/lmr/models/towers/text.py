@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.locks import hold
 from lmr.core.norms import RowNorm
 from lmr.models.towers.block import Activation, Block
 
@@ -52,11 +51,10 @@ class TextTower(nn.Module):
 
     def forward(self, tokens: Tensor, end: Tensor) -> Tensor:
         """Return features [B, features], not normalised."""
-        with hold(self):  # its norms serve one thread at a time
-            x = self.words(tokens) + self.positions[: tokens.shape[1]]
-            x = self.blocks(x)
-            x = x[torch.arange(len(x), device=x.device), end]
-            features: Tensor = self.ln_final(x) @ self.projection
+        x = self.words(tokens) + self.positions[: tokens.shape[1]]
+        x = self.blocks(x)
+        x = x[torch.arange(len(x), device=x.device), end]
+        features: Tensor = self.ln_final(x) @ self.projection
         return features
 
 
@@ -67,14 +65,13 @@ def encode_after(tower: TextTower, prefix: Tensor, tokens: Tensor, end: Tensor) 
     """
     begun, length = len(prefix), tokens.shape[1]
     seen = torch.ones(length, begun + length, dtype=torch.bool, device=prefix.device).tril(begun)
-    with hold(tower):  # its norms serve one thread at a time
-        head = (prefix + tower.positions[:begun]).unsqueeze(0)
-        x = tower.words(tokens) + tower.positions[begun : begun + length]
-        *early, last = (cast(Block, block) for block in tower.blocks)
-        for block in early:
-            head, x = _run_block(block, head, x, seen)
-        x = _run_last(last, head, x, seen[end].unsqueeze(1), end)
-        features: Tensor = tower.ln_final(x) @ tower.projection
+    head = (prefix + tower.positions[:begun]).unsqueeze(0)
+    x = tower.words(tokens) + tower.positions[begun : begun + length]
+    *early, last = (cast(Block, block) for block in tower.blocks)
+    for block in early:
+        head, x = _run_block(block, head, x, seen)
+    x = _run_last(last, head, x, seen[end].unsqueeze(1), end)
+    features: Tensor = tower.ln_final(x) @ tower.projection
     return features
 
 

@@ -1,6 +1,6 @@
 """make_app: the service as an ASGI app.
 
-A request passes uvicorn (``server``), the ``gate``, and a route (``routes``, ``events`` or ``inference``). Images pass
+A request passes uvicorn (``server``), the ``gate``, and a route (``routes`` or ``events``). Images pass
 through ``steps``, which reads the body (``request``), decodes it (``images``) and waits for the engine's answer.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
-from lmr.service.app import events, inference, routes
+from lmr.service.app import events, routes
 from lmr.service.app.errors import add_error_handlers
 from lmr.service.app.gate import ASSETS, Gate
 from lmr.service.app.service import LiveService
-from lmr.service.page import ASSETS_FOLDER
+from lmr.service.page import ASSETS_FOLDER, SAMPLES_FOLDER
 from lmr.version import __version__
 
 _DESCRIPTION = """\
@@ -36,8 +36,9 @@ def make_app(service: LiveService, *, token: str | None = None) -> FastAPI:
         lifespan=_follow_events,
     )  # fmt: skip
     app.state.service = service
-    for module in (routes, events, inference):
+    for module in (routes, events):
         app.include_router(module.router)
+    app.mount(f"{ASSETS}samples", StaticFiles(directory=SAMPLES_FOLDER), name="samples")
     app.mount(ASSETS.rstrip("/"), StaticFiles(directory=ASSETS_FOLDER), name="assets")
     add_error_handlers(app)
     app.add_middleware(Gate, service=service, token=token)

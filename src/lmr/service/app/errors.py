@@ -37,13 +37,13 @@ _DESCRIPTIONS = {  # for the description of the API
     404: "There is no such stream or model.",
     409: "A request with this key is being served; or the stream has moved to another replica, and the request can be "
     "sent again; or this cannot be done now.",
-    413: "The body, the number of images or an image is too large.",
+    413: "The body, the number of images or of values in it, or an image is too large.",
     415: "Not a JPEG, PNG or WebP image.",
     422: "No image can be read, or the key belongs to another body; or a state or labels do not fit.",
-    429: "The queue is full; Retry-After says when to try again.",
+    429: "The queue is full, or no memory is left for the body; Retry-After says when to try again.",
     500: "The method failed, or what is stored of the stream is damaged; other streams are served.",
     503: "The service is loading or draining, or its store cannot be written.",
-    504: "The deadline passed in the queue; nothing was adapted.",
+    504: "The deadline passed before the body was there or the request was served; nothing was adapted.",
 }
 _MOST_CHARACTERS = 2000  # of a message, which may repeat what a client sent
 _CLIENT_GONE = 499  # the status in logs and metrics of a request whose client has gone; nobody receives it
@@ -70,11 +70,9 @@ class HttpProblem(Exception):
         super().__init__(short)
         self.status, self.code, self.message, self.headers = status, code, short, dict(headers or {})
 
-    def to_response(self, path: str) -> JSONResponse:
-        """Return the answer to a request for ``path``; in the inference protocol an error is a text."""
-        error = {"code": self.code, "message": self.message}
-        body = {"error": self.message, "code": self.code} if path.startswith("/v2") else {"error": error}
-        return JSONResponse(body, self.status, self.headers)
+    def to_response(self) -> JSONResponse:
+        """Return the answer to the request."""
+        return JSONResponse({"error": {"code": self.code, "message": self.message}}, self.status, self.headers)
 
 
 class ClientGone(Exception):
@@ -96,7 +94,7 @@ def add_error_handlers(app: FastAPI) -> None:
     """Answer every error of the routes in the one form."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        return _to_problem(request, error).to_response(request.url.path)
+        return _to_problem(request, error).to_response()
 
     async def answer_nobody(request: Request, error: Exception) -> Response:
         return Response(status_code=_CLIENT_GONE)
@@ -124,6 +122,6 @@ def _to_problem(request: Request, error: Exception) -> HttpProblem:
     return HttpProblem(error.status_code, code, message, error.headers)
 
 
-def document_errors(*statuses: int, body: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+def document_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the errors that a route can answer, for the description of the API."""
-    return {status: {"model": body, "description": _DESCRIPTIONS[status]} for status in sorted(statuses)}
+    return {status: {"model": ErrorBody, "description": _DESCRIPTIONS[status]} for status in sorted(statuses)}

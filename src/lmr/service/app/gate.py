@@ -24,7 +24,7 @@ from lmr.service.engine.requests import NotReady, QueueFull
 from lmr.service.network import is_loopback
 
 LOGGER = logging.getLogger("lmr.service.requests")
-OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
+OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/readyz")
 ASSETS = "/assets/"
 _DEFAULTS = [  # headers of every answer that does not set them itself
     (b"cache-control", b"no-store"),
@@ -86,7 +86,7 @@ class Gate:
             LOGGER.exception("a request failed", extra={"fields": fields})
             problem = HttpProblem(500, "internal", _FAILED, _CLOSE)
         if problem is not None and status == 0:
-            await problem.to_response(scope["path"])(scope, receive, send_protected)
+            await problem.to_response()(scope, receive, send_protected)
         self._record(scope, status, time.perf_counter() - started, request_id)
 
     def _check_access(self, scope: Scope, headers: Headers) -> HttpProblem | None:

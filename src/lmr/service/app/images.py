@@ -11,7 +11,6 @@ import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
@@ -25,9 +24,11 @@ from python_multipart.multipart import File, FormParser, parse_options_header
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.images.files import CostlyImage, TooManyPixels, UnreadableImage, decode_image, muted_pillow
+from lmr.images.files import TooManyPixels, UnreadableImage, decode_image, estimate_work, muted_pillow
 from lmr.images.isolated import IsolatedDecoder
+from lmr.images.picture import Picture, measure_picture
 from lmr.service.app.errors import HttpProblem
+from lmr.service.app.pool import FairPool, Piece, Pieces
 from lmr.service.app.request import read_json_body
 from lmr.service.engine.requests import DeadlinePassed, QueueFull
 from lmr.service.settings import ServiceSettings
@@ -35,12 +36,13 @@ from lmr.service.settings import ServiceSettings
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp")
 FORM, JSON = "multipart/form-data", "application/json"
 PART = "image"  # the name of the parts of a form
-MOST_STREAMS, MOST_FRAMES = 64, 12  # whose frames are kept, and how many of each
+MOST_STREAMS, MOST_FRAMES = 64, 12  # whose frames are kept, and how many of each are shown
 _FORMATS = ("JPEG", "PNG", "WEBP")  # decoders of other formats have had more faults
 _THREADS = min(4, max(2, os.cpu_count() or 1))  # at least two, so that a large image does not hold up all others
 _COSTLY_THREADS = 2  # that wait for the processes which decode costly images
 _MOST_WORK = 10_000_000  # pixels times passes of an image that a thread decodes: at most about 0.3 s
 _IMAGE_SECONDS = 10.0  # for a costly image
+_KEPT = 128  # frames of a stream in memory: as many images as can be labelled
 _SIDE = 96  # pixels of a small copy
 DEADLINE = "The deadline passed before the images were decoded; nothing was adapted."
 Result = TypeVar("Result")
@@ -113,7 +115,7 @@ def _split_form(body: bytes, boundary: bytes | None, most: int) -> list[ImageFil
 def check_count(images: int, most: int) -> None:
     """Raise 413 for more images than a request may have. The rest is not counted: there may be millions of parts."""
     if images > most:
-        message = f"The request has more than {most} images, the limit of --max-images; send them in several requests."
+        message = f"The request has more than {most} images, which is the limit; send them in several requests."
         raise HttpProblem(413, "too_many_images", message)
 
 
@@ -131,36 +133,36 @@ class ReadyImages:
 
     images: Tensor
     errors: dict[int, str]
+    pictures: list[Picture]  # statistics of the readable images
     digest: str  # of the content of all files, in their order
     thumbnails: list[str]  # small copies of the readable images for the page, with ``show_frames``
 
 
 class ImageDecoder:
-    """Decodes and preprocesses in a small pool of threads, for at most as many requests as images may be queued.
+    """Decodes and preprocesses in a few threads, for at most as many requests as images may be queued.
 
-    At most that many images are decoded and not yet queued: a few bytes may unpack to a large image, and its request
-    may have to wait for an earlier one of its stream.
+    Requests take turns image by image, the one with the least work first. A thread cannot be stopped. Images whose
+    headers announce much work therefore have threads of their own, and are decoded by processes that are killed when
+    they take too long. So a small image waits for the images that are being decoded, each of little work.
 
-    A thread cannot be stopped. Requests with an image whose header announces much work therefore have threads of their
-    own, and such images are decoded by processes that are killed when they take too long. No other request waits.
+    At most as many images are decoded and not yet queued as the queue may have: a few bytes may unpack to a large
+    image, and its request may have to wait for an earlier one of its stream.
     """
 
     def __init__(self, preprocess: Preprocess, settings: ServiceSettings) -> None:
         self._preprocess, self._settings = preprocess, settings
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="lmr-decode")
-        self._costly_pool = ThreadPoolExecutor(_COSTLY_THREADS, thread_name_prefix="lmr-decode-costly")
+        self._pool = FairPool(_THREADS, _COSTLY_THREADS)
         self._isolated = IsolatedDecoder(_FORMATS, settings.max_pixels)
         self._waiting = 0
         self._decoded, self._lock = 0, threading.Lock()  # images, counted by the threads of the pool
 
-    async def run(self, work: Callable[[], Result], *, costly: bool = False) -> Result:
-        """Run ``work`` in a thread of a pool; QueueFull if too many requests wait for one."""
+    async def run(self, pieces: Pieces[Result]) -> Result:
+        """Work on a request in the pool; QueueFull if too many requests wait for it."""
         if self._waiting >= self._settings.queue_images:
             raise QueueFull("Too many images wait to be decoded; send this request again.", 1.0)
         self._waiting += 1
         try:
-            pool = self._costly_pool if costly else self._pool
-            return await asyncio.get_running_loop().run_in_executor(pool, work)
+            return await asyncio.wrap_future(self._pool.start(pieces))
         finally:
             self._waiting -= 1
 
@@ -186,53 +188,53 @@ class ImageDecoder:
                 ended = True
                 self._decoded -= taken
 
-    def decode(self, files: Sequence[ImageFile], left: Callable[[], float], *, costly: bool = False) -> ReadyImages:
-        """Return inputs for the model; undecodable images keep their position. HttpProblem if none can be read.
+    def decode(self, files: Sequence[ImageFile], left: Callable[[], float]) -> Pieces[ReadyImages]:
+        """Decode a request for ``run``, an image a piece, and return inputs for the model.
 
-        ``left`` gives the seconds to the deadline of the request; DeadlinePassed is raised before the first image
-        after it. CostlyImage is raised for an image of much work, unless ``costly`` is set.
+        Undecodable images keep their position; HttpProblem if none can be read. ``left`` gives the seconds to the
+        deadline of the request; DeadlinePassed is raised before the first image after it.
         """
         inputs: list[Tensor] = []
+        pictures: list[Picture] = []
         problems: dict[int, LmrError] = {}
         thumbnails: list[str] = []
-        digest = hashlib.sha256()
-        with muted_pillow():  # once, as it takes a third of the time of a small image
-            for position, file in enumerate(files):
-                content = file if isinstance(file, bytes) else b""
-                digest.update(len(content).to_bytes(8, "big") + content)
-                if left() <= 0:
-                    raise DeadlinePassed(DEADLINE)
-                try:
+        digest, work = hashlib.sha256(), 0.0
+        for position, file in enumerate(files):
+            content = file if isinstance(file, bytes) else b""
+            own = estimate_work(content, formats=_FORMATS, max_pixels=self._settings.max_pixels)
+            work += own
+            costly = own > _MOST_WORK
+            yield Piece(work, int(costly))
+            digest.update(len(content).to_bytes(8, "big") + content)
+            if left() <= 0:
+                raise DeadlinePassed(DEADLINE)
+            try:
+                with muted_pillow():
                     image = self._open(file, left, costly)
                     inputs.append(self._preprocess(image))
-                except CostlyImage:
-                    raise
-                except LmrError as error:
-                    problems[position] = error
-                else:
-                    if self._settings.show_frames:
-                        thumbnails.append(_shrink(image))
+                    pictures.append(measure_picture(image))
+            except LmrError as error:
+                problems[position] = error
+            else:
+                if self._settings.show_frames:
+                    thumbnails.append(_shrink(image))
         if not inputs:
             large = all(isinstance(problem, TooManyPixels) for problem in problems.values())
             status, code = (413, "too_many_pixels") if large else (422, "no_readable_image")
             raise HttpProblem(status, code, str(next(iter(problems.values()))))
         errors = {position: str(error) for position, error in problems.items()}
-        return ReadyImages(torch.stack(inputs), errors, digest.hexdigest(), thumbnails)
+        return ReadyImages(torch.stack(inputs), errors, pictures, digest.hexdigest(), thumbnails)
 
     def _open(self, file: ImageFile, left: Callable[[], float], costly: bool) -> Image:
         if isinstance(file, UnreadableImage):
             raise file
-        try:
-            return decode_image(file, formats=_FORMATS, max_pixels=self._settings.max_pixels, max_work=_MOST_WORK)
-        except CostlyImage:
-            if not costly:
-                raise
-        return self._isolated.decode(file, min(_IMAGE_SECONDS, left()))
+        if costly:
+            return self._isolated.decode(file, min(_IMAGE_SECONDS, left()))
+        return decode_image(file, formats=_FORMATS, max_pixels=self._settings.max_pixels)
 
     def close(self) -> None:
         """End the threads and the processes; what they work on is finished."""
-        for pool in (self._pool, self._costly_pool):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
         self._isolated.close()
 
 
@@ -246,24 +248,31 @@ def _shrink(image: Image) -> str:
 
 @dataclass(frozen=True)
 class Frame:
-    """A small copy of an image, WebP in base64, its label, and the frozen model's label where it was compared."""
+    """A small copy of an image, WebP in base64, its label, and the frozen model's label where it was compared.
+
+    ``image`` is its position in request ``seq``, from 0; None for an image on which the stream did not step.
+    """
 
     seq: int
     label: str | None  # None for an image that is none of the classes
     probability: float | None
     frozen: str | None
     b64: str
+    image: int | None = None
 
 
 class RecentFrames:
-    """The last frames of the streams that were served last, in memory, for the page. Used from the event loop alone."""
+    """The last frames of the streams that were served last, in memory, for the page. Used from the event loop alone.
+
+    All that can be labelled are kept.
+    """
 
     def __init__(self) -> None:
         self._frames: OrderedDict[str, deque[Frame]] = OrderedDict()
 
     def add(self, stream: str, frame: Frame) -> None:
         """Keep a frame, and drop the oldest one."""
-        self._frames.setdefault(stream, deque(maxlen=MOST_FRAMES)).append(frame)
+        self._frames.setdefault(stream, deque(maxlen=_KEPT)).append(frame)
         self._frames.move_to_end(stream)
         if len(self._frames) > MOST_STREAMS:
             self._frames.popitem(last=False)

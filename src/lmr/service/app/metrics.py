@@ -1,8 +1,11 @@
-"""ServiceMetrics: the metrics for Prometheus. None has the stream as a label, as there may be any number of them."""
+"""ServiceMetrics: the metrics for Prometheus.
+
+There may be any number of streams, so only the estimated accuracy, of a few that a person labels, names its stream.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -12,19 +15,24 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from lmr.service.engine.batch import BatchReport
-from lmr.service.engine.status import Overview, ServiceEvent
+from lmr.service.engine.status import Overview, ServiceEvent, StreamStatus
 from lmr.watch.signals import Alarm
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _ALARMS = frozenset(Alarm)  # a label for anything else would make a series of each text
-_ROLLBACKS = ("rolled back", "reset", "quarantined")  # the health levels that undo adaptation
+_ESTIMATED = 100  # streams whose estimated accuracy is given, the last changed ones
+_ROLLBACKS = ("rolled back", "reset")  # the health levels that undo adaptation
 
 
 class ServiceMetrics(Collector):
     """A registry of its own, so that several services may live in one process."""
 
-    def __init__(self, read_overview: Callable[[], Overview]) -> None:
+    def __init__(
+        self,
+        read_overview: Callable[[], Overview],
+        list_estimated: Callable[[int], Sequence[StreamStatus]] = lambda limit: [],
+    ) -> None:
         self.registry = kept = CollectorRegistry()
         self._requests = Counter("lmr_requests", "Requests by route and code.", ["route", "code"], registry=kept)
         self._request_seconds = Histogram(
@@ -41,7 +49,7 @@ class ServiceMetrics(Collector):
             "lmr_rollbacks", "Times that the watch or an operator undid adaptation, by health level and reason.",
             ["health", "reason"], registry=kept,
         )  # fmt: skip
-        self._read_overview = read_overview
+        self._read_overview, self._list_estimated = read_overview, list_estimated
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -68,7 +76,7 @@ class ServiceMetrics(Collector):
         """Count an event, if it undoes adaptation."""
         if event.kind == "operator" and event.after in _ROLLBACKS:
             self._rollbacks.labels(event.after, "operator").inc()
-        elif event.kind == "health" and event.after in _ROLLBACKS:
+        elif event.kind == "health" and event.after in (*_ROLLBACKS, "paused"):  # after too many, reset and paused
             for alarm in event.signals.get("alarms") or ["unknown"]:
                 self._rollbacks.labels(event.after, alarm if alarm in _ALARMS else "unknown").inc()
 
@@ -92,11 +100,27 @@ class ServiceMetrics(Collector):
         for name, (help_text, value) in values.items():
             yield GaugeMetricFamily(name, help_text, value=float(value))
         phases = "Streams that changed since the start: quiet (answered as the frozen model), looking or adapting."
+        cameras = "Streams that changed since the start, by what is wrong with their camera, such as black or stuck."
         for title, meaning, label, counts in (
             ("lmr_streams", "Streams by health.", "health", now.by_health),
             ("lmr_phase_streams", phases, "phase", now.by_phase),
+            ("lmr_camera_streams", cameras, "camera", now.by_camera),
         ):
             family = GaugeMetricFamily(title, meaning, labels=[label])
             for kind, number in sorted(counts.items()):
                 family.add_metric([kind], number)
+            yield family
+        shown = self._list_estimated(_ESTIMATED)
+        ends = [one.estimated_interval or (0.0, 1.0) for one in shown]
+        accuracies = [one.estimated_accuracy or 0.0 for one in shown]
+        labels = [float(one.estimated_labels) for one in shown]
+        for title, meaning, numbers in (
+            ("lmr_estimated_accuracy", "Accuracy that the labels of a stream show.", accuracies),
+            ("lmr_estimated_accuracy_low", "Lower end of its 95 % interval.", [low for low, _ in ends]),
+            ("lmr_estimated_accuracy_high", "Upper end of its 95 % interval.", [high for _, high in ends]),
+            ("lmr_estimated_labels", "Labels of images like the present ones.", labels),
+        ):
+            family = GaugeMetricFamily(title, meaning, labels=["stream"])
+            for one, share in zip(shown, numbers, strict=True):
+                family.add_metric([one.stream], share)
             yield family

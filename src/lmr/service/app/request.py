@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +17,8 @@ from lmr.service.app.errors import HttpProblem
 from lmr.service.engine.requests import QueueFull
 
 IMAGES_PATH = "/v1/streams/{stream}/images"
-MOST_VALUES = 20_000  # in a JSON body, whatever the settings allow: an object of Python for each
+# In a JSON body, whatever the settings allow, as each takes an object of Python; and classes among them.
+MOST_VALUES, MOST_CLASSES = 25_000, 20_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,200}")
 _DIGITS, _SHOWN = 18, 40
@@ -80,7 +82,7 @@ TimeoutMs = Annotated[
     float | None,
     Header(
         alias="X-Timeout-Ms",
-        description="Refuse the request with 504 if it waits longer than this; at most and by default --timeout-ms.",
+        description="Refuse the request with 504 if it waits longer than this; at most and by default 30 seconds.",
     ),
 ]
 
@@ -102,19 +104,22 @@ class BodyReader:
         self.held = 0  # bytes
 
     @asynccontextmanager
-    async def read(self, request: Request, seconds: float) -> AsyncIterator[bytes]:
-        """Yield the whole body, which must arrive within ``seconds``. It counts as held until the context ends."""
-        announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > self.limit:
-            raise self._refuse_size()
+    async def read(self, request: Request, seconds: float, most: int = sys.maxsize) -> AsyncIterator[bytes]:
+        """Yield the whole body, which must arrive within ``seconds``. It counts as held until the context ends.
+
+        A body of this kind has no use for more than ``most`` bytes.
+        """
+        most, announced = min(most, self.limit), request.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > most:
+            raise self._refuse_size(most)
         body = bytearray()
         try:
             async with asyncio.timeout(seconds):
                 async for chunk in request.stream():
                     body += chunk
                     self.held += len(chunk)
-                    if len(body) > self.limit:
-                        raise self._refuse_size()
+                    if len(body) > most:
+                        raise self._refuse_size(most)
                     if self.held > _BODIES_AT_ONCE * self.limit:
                         raise QueueFull("The service has no memory left for another body; send this one again.", 1.0)
             yield bytes(body)
@@ -124,11 +129,13 @@ class BodyReader:
         finally:
             self.held -= len(body)
 
-    def _refuse_size(self) -> HttpProblem:
-        message = (
-            f"The body has more than {self.limit:,} bytes, the limit of --max-body; send fewer or smaller images, or "
-            "raise it for the state of a stream."
-        )
+    def _refuse_size(self, most: int) -> HttpProblem:
+        message = f"The body has more than {most:,} bytes, which no list of this kind needs; send less."
+        if most == self.limit:
+            message = (
+                f"The body has more than {most:,} bytes, the limit of --max-body; send fewer or smaller images, or "
+                "raise it for the state of a stream."
+            )
         return HttpProblem(413, "body_too_large", message, {"Connection": "close"})
 
 
@@ -139,7 +146,7 @@ def read_json_body(kind: type[Body], content: bytes, expected: str) -> Body:
     errors. Bodies are parsed one at a time: parsing keeps all other threads waiting, and more of them at once are no
     faster.
     """
-    if sum(map(content.count, _BEFORE_VALUES)) > MOST_VALUES:
+    if _count_values(content) > MOST_VALUES:
         message = f"The JSON of the body has more than {MOST_VALUES:,} values; send less in a request."
         raise HttpProblem(413, "too_many_values", message)
     try:
@@ -150,3 +157,14 @@ def read_json_body(kind: type[Body], content: bytes, expected: str) -> Body:
         where = shorten(".".join(map(str, first["loc"]))) or "the body"
         message = f"Expected {expected}, but {where} is wrong: {first['msg']}."
         raise HttpProblem(400, "malformed", message) from error
+
+
+def _count_values(content: bytes) -> int:
+    """Return the number of values and keys, or that of all strings if there are too many of these."""
+    if (most := sum(map(content.count, _BEFORE_VALUES))) <= MOST_VALUES:
+        return most  # or less: strings may have these characters, too
+    plain = content.replace(rb"\\", b"").replace(rb"\"", b"")  # every quote begins or ends a string now
+    if (quotes := plain.count(b'"')) > 4 * MOST_VALUES:
+        return quotes // 2
+    outside = b"".join(plain.split(b'"')[::2])
+    return sum(map(outside.count, _BEFORE_VALUES))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -13,19 +14,27 @@ from fastapi.responses import FileResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, FailFast, Field
 
+from lmr.core.class_names import MOST_IN_ALL
 from lmr.service.app.errors import HttpProblem, document_errors
 from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, MOST_FRAMES, PART, Frame, ImagesBody, split_body
-from lmr.service.app.request import IMAGES_PATH, IdempotencyKey, StreamName, TimeoutMs, read_json_body
-from lmr.service.app.service import find_service
+from lmr.service.app.request import (
+    IMAGES_PATH,
+    MOST_CLASSES,
+    IdempotencyKey,
+    StreamName,
+    TimeoutMs,
+    check_stream,
+    read_json_body,
+)
+from lmr.service.app.service import LiveService, find_service
 from lmr.service.app.steps import ImageStep
-from lmr.service.engine.requests import REPLAYED, ImageResult, RequestMode, ServiceAnswer
+from lmr.service.engine.requests import REPLAYED, QueuedImage, Refused, RequestMode, ServiceAnswer
 from lmr.service.engine.status import StreamDetail, StreamPage, StreamStatus
 from lmr.service.page import PAGE_FOLDER
 from lmr.version import __version__
 
 router = APIRouter()
 STATE_TYPE = "application/octet-stream"
-_SHARE_DIGITS = 6  # of a probability; more are not exact in float32
 _QUEUED = document_errors(400, 401, 404, 409, 429, 500, 503, 504)  # of the routes of streams
 _FRESH = {"Cache-Control": "no-cache"}  # requested again each time, and sent only if it changed
 _FILE = {"type": "string", "format": "binary"}
@@ -83,26 +92,14 @@ async def post_images(
     def read(body: bytes) -> ImageStep:
         return ImageStep(stream, split_body(kind, body, service.settings.max_images), top, mode, compare=compare)
 
-    _, answer = await service.loaded.steps.run(request, read, key, timeout_ms, stream)
+    answer = await service.loaded.steps.run(request, stream, read, key, timeout_ms)
     content = {key: value for key, value in vars(answer).items() if key != "replayed"} | {
-        "answers": [_describe_image(result) for result in answer.answers],
+        "answers": [one.format() for one in answer.answers],
         "timing": {name: round(value, 3) for name, value in answer.timing.items()},
         "model": service.model,
         "spec": service.engine.method.spec,
     }
     return JSONResponse(content, headers={REPLAYED: "true"} if answer.replayed else None)
-
-
-def _describe_image(result: ImageResult) -> dict[str, Any]:
-    if result.error is not None:
-        return {"error": result.error}
-    top, frozen_top = (
-        [(label, round(share, _SHARE_DIGITS)) for label, share in one] for one in (result.top, result.frozen_top)
-    )
-    known = None if result.known is None else round(result.known, _SHARE_DIGITS)  # None: kept by an earlier version
-    answer = {"label": result.label, "probability": top[0][1], "known": known, "top": top}
-    compared = {"frozen": result.frozen, "frozen_top": frozen_top}
-    return answer | {name: value for name, value in compared.items() if value}
 
 
 # Streams.
@@ -115,13 +112,23 @@ class FramesPage(BaseModel):
 
 
 class LabelsBody(BaseModel):
-    """The true labels of the images of request ``seq``, in their order; null where one is not known."""
+    """The true labels of the images of request ``seq``, in their order; null where one is not known.
+
+    Without ``teach`` they are for monitoring alone.
+    """
 
     seq: int = Field(ge=1)
     labels: Annotated[list[str | None], FailFast()] = Field(min_length=1, max_length=1000)
+    teach: bool = True
 
 
-OperatorAction = Literal["reset", "rollback", "pause", "resume", "undo"]
+class LabelQueue(BaseModel):
+    """Random images of a stream to label."""
+
+    images: list[QueuedImage]
+
+
+OperatorAction = Literal["reset", "rollback", "pause", "resume"]
 streams = APIRouter(prefix="/v1/streams", tags=["streams"], responses=_QUEUED)
 
 
@@ -132,7 +139,7 @@ async def list_streams(
     limit: Annotated[int, Query(ge=1, le=1000, description="Streams on a page.")] = 100,
 ) -> StreamPage:
     """Return streams in the order of their names, page by page: give ``next`` of a page as ``after`` of the next."""
-    found = await run_in_threadpool(find_service(request).engine.list_streams, after, limit)
+    found = await run_in_threadpool(find_service(request).engine.list_streams, after and check_stream(after), limit)
     return StreamPage(found, found[-1].stream if len(found) == limit else None)
 
 
@@ -152,14 +159,13 @@ async def delete_stream(request: Request, stream: StreamName) -> StreamStatus:
     return status
 
 
-@streams.post("/{stream}:{action}", summary="Reset, roll back, pause, resume or undo")
+@streams.post("/{stream}:{action}", summary="Reset, roll back, pause or resume")
 async def act_on_stream(request: Request, stream: StreamName, action: OperatorAction) -> StreamStatus:
     """Carry out an action of an operator, after the requests that arrived before this one.
 
     ``reset`` makes the stream the zero-shot model, as before its first image. ``rollback`` returns it to its newest
     good snapshot. ``pause`` answers with the present state and adapts no more, until ``resume``, which lets a resting
-    or quarantined stream adapt again, too. ``undo`` takes back the last rollback or reset, by the watch or by an
-    operator. 409 if there is nothing to do.
+    stream adapt again, too. 409 if there is nothing to do.
     """
     return await _wait_for(find_service(request).engine.act(stream, action))
 
@@ -210,17 +216,103 @@ async def put_state(request: Request, stream: StreamName) -> StreamStatus:
     "/{stream}/labels",
     responses=document_errors(413, 422),
     openapi_extra=_document_body({JSON: LabelsBody.model_json_schema()}),
-    summary="Send true labels",
+    summary="Teach true labels",
 )
 async def post_labels(request: Request, stream: StreamName) -> StreamStatus:
-    """Update the running accuracy, for monitoring alone: not a bit of the stream's state changes."""
+    """Teach the stream true labels of images that it has answered, and count them in the running accuracy.
+
+    Labels of the last 128 images, and of those that ``label-queue`` named, correct the answers to images like them, and
+    give the estimated accuracy. Those of older requests, up to the last 200, are counted. A label is applied once;
+    another label of an image replaces it. Choose the images at random, not those that look wrong: else the estimate is
+    wrong. 422 for an unknown class, or for an image without an answer; then nothing changed. With ``teach`` false no
+    answer changes.
+    """
     service = find_service(request)
     async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
         body = read_json_body(LabelsBody, content, '{"seq": ..., "labels": [...]}')
-    return await _wait_for(service.engine.add_labels(stream, body.seq, body.labels))
+    return await _wait_for(service.engine.add_labels(stream, body.seq, body.labels, teach=body.teach))
+
+
+@streams.get("/{stream}/label-queue", summary="Choose images to label")
+async def get_label_queue(
+    request: Request,
+    stream: StreamName,
+    n: Annotated[int, Query(ge=1, le=32, description="Images at most.")] = 10,
+) -> LabelQueue:
+    """Return random images among the last 128 that have no label yet; if there are frames, those with one first.
+
+    A stream remembers the last 32 images that it named here, so that their labels may come later.
+    """
+    service = find_service(request)
+    found = await run_in_threadpool(service.engine.list_unlabelled, stream)
+    frames = [] if service.frames is None else service.frames.get(stream)
+    copies = {(frame.seq, frame.image): frame.b64 for frame in frames}
+    queue = [replace(one, b64=copies.get((one.seq, one.image))) for one in random.sample(found, len(found))]
+    chosen = sorted(queue, key=lambda one: one.b64 is None)[:n]
+    return LabelQueue(images=await _wait_for(service.engine.ask_labels(stream, chosen)) if chosen else [])
 
 
 router.include_router(streams)
+
+
+class ImageLabel(BaseModel):
+    """The true label of one image: number ``image``, from 0, of request ``seq`` of a stream."""
+
+    stream: str = Field(min_length=1, max_length=128)
+    seq: int = Field(ge=1)
+    image: int = Field(0, ge=0)
+    label: str
+
+
+class ManyLabelsBody(BaseModel):
+    """True labels of images of several streams."""
+
+    labels: Annotated[list[ImageLabel], FailFast()] = Field(min_length=1, max_length=1000)
+
+
+class RefusedLabels(BaseModel):
+    """Why the labels of a request changed nothing."""
+
+    stream: str
+    seq: int
+    message: str
+
+
+class LabelledStreams(BaseModel):
+    """The streams that learnt their labels, and a sentence for each request whose labels were refused."""
+
+    streams: list[StreamStatus]
+    refused: list[RefusedLabels]
+
+
+@router.put(
+    "/v1/labels",
+    tags=["streams"],
+    responses=document_errors(400, 401, 413, 429, 503, 504),
+    openapi_extra=_document_body({JSON: ManyLabelsBody.model_json_schema()}),
+    summary="Teach true labels to several streams",
+)
+async def put_labels(request: Request) -> LabelledStreams:
+    """Teach each stream its labels, as ``POST /v1/streams/{stream}/labels`` does, request by request."""
+    service = find_service(request)
+    async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
+        body = read_json_body(ManyLabelsBody, content, '{"labels": [{"stream": ..., "seq": ..., "label": ...}]}')
+    groups: dict[tuple[str, int], dict[int, str]] = {}
+    for one in body.labels:
+        groups.setdefault((one.stream, one.seq), {})[one.image] = one.label
+    futures = [service.engine.add_labels(*place, labels) for place, labels in groups.items()]
+    found = await asyncio.gather(*map(_wait_for, futures), return_exceptions=True)
+    done: dict[str, StreamStatus] = {}
+    refused = []
+    for (stream, seq), result in zip(groups, found, strict=True):
+        if isinstance(result, StreamStatus):
+            done[stream] = result
+        elif isinstance(result, Refused):
+            refused.append(RefusedLabels(stream=stream, seq=seq, message=str(result)))
+        else:
+            raise result
+    return LabelledStreams(streams=list(done.values()), refused=refused)
+
 
 # The service.
 
@@ -243,9 +335,13 @@ class ModelCard(BaseModel):
 async def get_model(request: Request) -> ModelCard:
     """Return what is served, and the limits of the service."""
     service = find_service(request).loaded
+    return _describe_model(service, service.engine.names)
+
+
+def _describe_model(service: LiveService, names: list[str]) -> ModelCard:
     return ModelCard(
         model=service.model,
-        classes=service.engine.names,
+        classes=names,
         spec=service.engine.method.spec,
         watch=service.watch,
         facts=service.facts,
@@ -254,16 +350,19 @@ async def get_model(request: Request) -> ModelCard:
     )
 
 
+_CLASSES_BYTES = 6 * MOST_IN_ALL  # in JSON, a character takes at most six bytes, but for rare ones
+
+
 class ClassesBody(BaseModel):
     """The names of all classes from now on."""
 
-    classes: Annotated[list[str], FailFast()] = Field(min_length=2, max_length=100_000)
+    classes: Annotated[list[str], FailFast()] = Field(min_length=2, max_length=MOST_CLASSES)
 
 
 @router.put(
     "/v1/model/classes",
     tags=["service"],
-    responses=document_errors(400, 401, 409, 413, 422, 503),
+    responses=document_errors(400, 401, 409, 413, 422, 429, 503, 504),
     openapi_extra=_document_body({JSON: ClassesBody.model_json_schema()}),
     summary="Change the classes",
 )
@@ -271,13 +370,14 @@ async def put_classes(request: Request) -> ModelCard:
     """Answer with these classes from the next batch on, also after a restart.
 
     Streams keep what they have learnt. What they keep of each class follows its name, and new classes begin anew. Every
-    answer is that of the old classes or that of the new ones. 409 if the method cannot follow.
+    answer is that of the old classes or that of the new ones. 409 if the method cannot follow, or while another request
+    changes the classes.
     """
     service = find_service(request)
-    async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
+    async with service.bodies.read(request, service.settings.timeout_ms / 1000, _CLASSES_BYTES) as content:
         body = read_json_body(ClassesBody, content, '{"classes": [...]}')
-    await run_in_threadpool(service.change_classes, body.classes)
-    return await get_model(request)
+    names = await run_in_threadpool(service.change_classes, body.classes)
+    return _describe_model(service, names)  # not those of a later change
 
 
 @router.get("/healthz", tags=["service"], summary="Check that the process is alive")
@@ -290,7 +390,7 @@ async def get_health() -> dict[str, str]:
 async def get_readiness(request: Request) -> Response:
     """Return 200 when requests are served, otherwise 503 with the reason; needs no token.
 
-    "degraded" is 200 too: images are answered, and nothing adapts, because the store cannot be written.
+    "degraded" is 200 too: the store cannot be written, so that requests which adapt are refused.
     """
     now = find_service(request).read_overview()
     body = {"status": now.state, **({"reason": now.reason} if now.reason else {})}

@@ -19,7 +19,7 @@ from lmr.service.app.request import BodyReader
 from lmr.service.app.steps import ImageSteps
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.requests import CannotDo, NotReady
-from lmr.service.engine.status import Overview, ServiceEvent
+from lmr.service.engine.status import Overview, ServiceEvent, StreamStatus
 from lmr.service.settings import ServiceSettings
 from lmr.watch.watched import Watched
 
@@ -45,14 +45,16 @@ class LiveService:
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings = settings
         self.bodies = BodyReader(settings.max_body)
-        self.metrics = ServiceMetrics(self.read_overview)
+        self.metrics = ServiceMetrics(self.read_overview, self._list_estimated)
         self.run_id = secrets.token_hex(4)  # tells this run of the service from others
         self.listeners = 0  # clients of the events
         self.stopping = threading.Event()
         self.frames = RecentFrames() if settings.show_frames else None
         self.recent: deque[ServiceEvent] = deque(maxlen=_RECENT)
+        self.event_listeners: list[Callable[[ServiceEvent], object]] = []  # called with each event, and must not wait
         self._noted = 0  # the change up to which events were counted and logged
         self._is_loaded = False
+        self._changing = threading.Lock()  # held while the classes are changed
 
     def install(
         self,
@@ -88,17 +90,29 @@ class LiveService:
     @property
     def watch(self) -> str:
         """The settings of the watch, "off" if there is none."""
-        method = self.engine.method
-        return method.settings.spec if isinstance(method, Watched) else "off"
+        watched = getattr(self.engine.method, "method", None)  # inside the labels
+        return watched.settings.spec if isinstance(watched, Watched) else "off"
 
-    def change_classes(self, names: Sequence[str]) -> None:
-        """Answer with other classes from now on; an LmrError if that is not possible."""
-        classifier = self.loaded._classify(names)
-        self.engine.change_classes(classifier, classifier.names)
+    def change_classes(self, names: Sequence[str]) -> list[str]:
+        """Answer with other classes from now on, and return them; an LmrError if that is not possible.
+
+        One change is made at a time, as encoding names takes all cores.
+        """
+        if not self._changing.acquire(blocking=False):
+            raise CannotDo("Another request is changing the classes; try again when it is answered.")
+        try:
+            classifier = self.loaded._classify(names)
+            self.engine.change_classes(classifier, classifier.names)
+            return list(classifier.names)
+        finally:
+            self._changing.release()
 
     def read_overview(self) -> Overview:
         """Return the overview of the engine, also before there is one."""
         return self.engine.read_overview() if self._is_loaded else Overview("loading", "The model is being loaded.")
+
+    def _list_estimated(self, limit: int) -> list[StreamStatus]:
+        return self.engine.list_estimated(limit) if self._is_loaded else []
 
     def note_events(self) -> int:
         """Count and log the events since the last call; return the change up to which that is done."""
@@ -111,6 +125,8 @@ class LiveService:
             if event.replica:  # it is counted and logged there
                 continue
             self.metrics.add_event(event)
+            for listener in self.event_listeners:
+                listener(event)
             LOGGER.info("event", extra={"fields": {"event": asdict(event)}})
         return self._noted
 

@@ -1,20 +1,19 @@
-"""ImageSteps: a request with images, from its body to its answer. The routes of both protocols come through here."""
+"""ImageSteps: a request with images, from its body to its answer."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Request
 
-from lmr.images.files import CostlyImage
 from lmr.service.app.errors import ClientGone
 from lmr.service.app.images import DEADLINE, Frame, ImageDecoder, ImageFile, ReadyImages, RecentFrames
+from lmr.service.app.pool import Pieces
 from lmr.service.app.request import BodyReader, choose_seconds
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.requests import DeadlinePassed, RequestMode, StepAnswer, StepRequest
@@ -31,9 +30,6 @@ class ImageStep:
     compare: bool = field(default=False, kw_only=True)
 
 
-Step = TypeVar("Step", bound=ImageStep)
-
-
 class ImageSteps:
     """Serves requests with images: receives a body, decodes its images, and waits for the engine's answer.
 
@@ -48,15 +44,12 @@ class ImageSteps:
     async def run(
         self,
         request: Request,
-        read: Callable[[bytes], Step],
+        stream: str,
+        read: Callable[[bytes], ImageStep],
         key: str | None,
         timeout_ms: float | None,
-        stream: str | None = None,
-    ) -> tuple[Step, StepAnswer]:
-        """Return the step that ``read`` finds in the body, and its answer.
-
-        Without ``stream``, the body names the stream and is parsed before its turn is taken.
-        """
+    ) -> StepAnswer:
+        """Return the answer to the step that ``read`` finds in the body."""
         engine, decoder = self._engine, self.decoder
         seconds = choose_seconds(timeout_ms, engine.settings.timeout_ms)
         deadline = engine.clock() + seconds
@@ -67,22 +60,15 @@ class ImageSteps:
         with ExitStack() as stack:
             async with self._bodies.read(request, seconds) as body, _end_at(left()):
                 gone = stack.enter_context(_watch_client(request))
-                known = None if stream is not None else await decoder.run(lambda: read(body))
 
-                def decode() -> tuple[Step, ReadyImages | None]:
-                    step = read(body) if known is None else known
-                    engine.check_room(step.stream, key)
+                def decode() -> Pieces[tuple[ImageStep, ReadyImages]]:
+                    step = read(body)
+                    engine.check_room(stream, key)
                     hold(len(step.files))
-                    with suppress(CostlyImage):
-                        return step, decoder.decode(step.files, left)
-                    return step, None
+                    return step, (yield from decoder.decode(step.files, left))
 
-                name = stream if known is None else known.stream
-                with self._turns.take(name or "") as turn, decoder.hold() as hold:
-                    step, ready = await decoder.run(decode)
-                    if ready is None:
-                        again = partial(decoder.decode, step.files, left, costly=True)
-                        ready = await decoder.run(again, costly=True)
+                with self._turns.take(stream) as turn, decoder.hold() as hold:
+                    step, ready = await decoder.run(decode())
                     await turn
                     if gone.done():  # while the images were decoded
                         raise ClientGone
@@ -97,11 +83,14 @@ class ImageSteps:
                 raise ClientGone
             answer = answered.result()
         if self._frames is not None and not answer.replayed:
-            pairs = [(answer.answers[k], copy) for k, copy in zip(served.places, ready.thumbnails, strict=True)]
-            for one, copy in sorted(pairs, key=lambda pair: pair[0].frozen is not None):  # the last one is shown first
+            pairs = list(zip(served.places, ready.thumbnails, strict=True))
+            # The last one is shown first.
+            for place, copy in sorted(pairs, key=lambda pair: answer.answers[pair[0]].frozen is not None):
+                one, number = answer.answers[place], place if step.mode == "adapt" else None
                 if one.error is None:
-                    self._frames.add(step.stream, Frame(answer.seq, one.label, one.probability, one.frozen, copy))
-        return step, answer
+                    frame = Frame(answer.seq, one.label, one.probability, one.frozen, copy, number)
+                    self._frames.add(step.stream, frame)
+        return answer
 
     def _make_request(self, step: ImageStep, ready: ReadyImages, key: str | None, deadline: float) -> StepRequest:
         # Requests under one key are compared by their images and options, not by how the images are sent.
@@ -110,12 +99,13 @@ class ImageSteps:
             stream=step.stream,
             images=ready.images,
             mode=step.mode,
-            top=min(step.top, len(self._engine.names)),
+            top=step.top,  # there may be fewer classes, or more when it is computed
             key=key,
             digest=digest,
             deadline=deadline,
             errors=ready.errors,
             compare=step.compare,
+            pictures=ready.pictures,
         )
 
 

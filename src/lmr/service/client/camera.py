@@ -109,7 +109,7 @@ class FeedSummary:
             text += f", {self.refused} frames refused"
         if self.last is not None:
             image = self.last.answers[-1]
-            answer = image.error or f"{image.label or 'unknown'} {image.probability or 0:.2f}"
+            answer = image.error or f"{image.text} {image.probability or 0:.2f}"
             text += f"; step {self.last.seq}, health {self.last.adaptation.get('health', '?')}, last answer: {answer}"
         return text
 
@@ -249,9 +249,7 @@ class CameraFeed:
         if self.out is None:
             return
         for frame, one in zip(frames, answer.answers, strict=True):
-            facts = {"frame": frame.name, "seq": answer.seq, "label": one.label, "probability": one.probability}
-            facts |= {"known": one.known}
-            self.out.write(json.dumps({**facts, "error": one.error} if one.error else facts) + "\n")
+            self.out.write(json.dumps({"frame": frame.name, "seq": answer.seq, **one.format()}) + "\n")
         self.out.flush()
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from lmr.core.errors import LmrError
 from lmr.service.client.connection import Connection, RetryRule
 from lmr.service.client.images import pack_images, read_image
-from lmr.service.engine.requests import REPLAYED, ServiceAnswer, StreamAction
+from lmr.service.engine.requests import REPLAYED, QueuedImage, ServiceAnswer, StreamAction
 from lmr.service.engine.status import StreamDetail, StreamPage, StreamStatus
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Client:
         >>> from PIL import Image
         >>> with lmr.Client(url) as client:  # such as http://127.0.0.1:8080
         ...     answer = client.step("cam-17", Image.new("RGB", (32, 32), "red"))
-        >>> answer.stream, answer.seq, answer.label in ("red ring", "blue star")
+        >>> answer.stream, answer.seq, answer.label in ("cat", "dog")
         ('cam-17', 1, True)
     """
 
@@ -113,10 +113,22 @@ class Client:
         answer = self._connection.parse(response, ServiceAnswer)
         return replace(answer, replayed=REPLAYED in response.headers)
 
-    def labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> StreamStatus:
-        """Send the true labels of the images of answer ``seq``, None where unknown; for monitoring alone."""
-        body = {"seq": seq, "labels": list(labels)}
+    def labels(self, stream: str, seq: int, labels: Sequence[str | None], *, teach: bool = True) -> StreamStatus:
+        """Teach the stream the true labels of the images of answer ``seq``, None where unknown.
+
+        Choose the images at random. They correct the answers to images like them, and the status has the estimated
+        accuracy. Without ``teach`` they are for monitoring alone.
+        """
+        body = {"seq": seq, "labels": list(labels), "teach": teach}
         return self._connection.parse(self._send("POST", stream, "/labels", json=body), StreamStatus)
+
+    def label_queue(self, stream: str, n: int = 10) -> list[QueuedImage]:
+        """Return up to ``n`` random images of the stream to label, with small copies if the service keeps frames.
+
+        The stream remembers the last 32 that it named here; others can be labelled while they are among its last 128.
+        """
+        response = self._send("GET", stream, "/label-queue", params={"n": n})
+        return self._connection.parse(response, dict[str, list[QueuedImage]])["images"]
 
     # Streams.
 
@@ -146,12 +158,8 @@ class Client:
         return self._act(stream, "pause")
 
     def resume(self, stream: str) -> StreamStatus:
-        """Let a paused or quarantined stream adapt again."""
+        """Let a paused or resting stream adapt again."""
         return self._act(stream, "resume")
-
-    def undo(self, stream: str) -> StreamStatus:
-        """Undo the last rollback, reset or quarantine."""
-        return self._act(stream, "undo")
 
     def delete(self, stream: str) -> None:
         """Delete the stream."""
@@ -181,7 +189,7 @@ class Client:
         return self._connection.parse(response, dict[str, Any])
 
     def readiness(self) -> str:
-        """Return ready, degraded (it answers without adapting), loading, draining or unreachable, without waiting."""
+        """Return ready, degraded (it does not adapt), loading, draining or unreachable, without waiting."""
         return self._connection.read_status()
 
     def is_ready(self) -> bool:

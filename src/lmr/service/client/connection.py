@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
+from lmr.core.foreign_text import hide_password
 from lmr.service.client.errors import (
     ServiceBusy,
     ServiceError,
@@ -70,18 +71,19 @@ class Connection:
 
     def __init__(self, url: str, token: str | None, timeout: float, rule: RetryRule) -> None:
         parts = urlsplit(url)
+        shown = hide_password(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise LmrError(f"Expected the address of a service, such as http://127.0.0.1:8080, got {url!r}.")
+            raise LmrError(f"Expected the address of a service, such as http://127.0.0.1:8080, got {shown!r}.")
         token = None if token is None else token.strip()
         if token is not None and (not token or not token.isascii() or not token.isprintable()):
             raise LmrError("Expected a token of printable ASCII characters; is its file empty, or not a text file?")
-        self.url, self.rule = url.rstrip("/"), rule
+        self.url, self.rule = shown.rstrip("/"), rule  # for messages
         headers = {"User-Agent": f"lmr/{__version__}"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         local = is_loopback(parts.hostname)
         self._http = httpx.Client(
-            base_url=self.url,
+            base_url=url.rstrip("/"),
             headers=headers,
             timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
             trust_env=not local,  # a proxy of the environment is not used for this machine

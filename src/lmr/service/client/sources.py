@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -10,10 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
+from urllib.parse import urlsplit
 
 from lmr.core.errors import LmrError
+from lmr.core.foreign_text import hide_password
 from lmr.images.files import EXTENSIONS, UnreadableImage, make_sort_key, open_image
-from lmr.images.video import hide_password, is_live, is_video, read_frames, read_live
+from lmr.images.video import is_live, is_video, is_webcam, read_frames, read_live
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +26,7 @@ POLL_SECONDS = 0.2  # between two reads of a folder or of an empty queue
 GROWTH_SECONDS = 10.0  # a file that did not change for this long and cannot be read is skipped
 WAITING_FRAMES = 64  # of a live camera; past it the oldest are dropped, because the newest matter
 RECONNECT_SECONDS = 2.0
+MOST_LETTERS = 64  # of a stream that is named after its source
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +52,27 @@ Report = Callable[[str], object]  # gets messages for people
 
 
 def open_source(source: str, every: int, fps: float | None, idle: float | None, report: Report) -> CameraSource:
-    """Return the source that a text names: an address, a video file or a folder."""
-    if is_live(source):
+    """Return the source that a text names: an address, a video file, a folder or the number of a webcam."""
+    if is_live(source) or (is_webcam(source) and not os.path.exists(source)):
         return LiveSource(source, every, fps, report)
     if os.path.isdir(source):
         return FolderSource(Path(source), every, idle, report)
     if os.path.isfile(source) and is_video(source):
         return VideoSource(Path(source), every, report)
     found = "it is neither" if os.path.exists(source) else "there is no such file or folder"
-    raise LmrError(f"Expected a video file, a folder or an address such as rtsp://…, got {source!r}: {found}.")
+    shown = hide_password(source) if "://" in source else source
+    raise LmrError(
+        f"Expected a video file, a folder, an address such as rtsp://… or the number of a webcam, got "
+        f"{shown!r}: {found}."
+    )
+
+
+def name_stream(source: str) -> str:
+    """Return the name of the stream of a source that nobody named: of its file, its folder or its host."""
+    if is_webcam(source):
+        return f"webcam-{source}"
+    name = (urlsplit(source).hostname if is_live(source) else Path(source).resolve().stem) or "camera"
+    return re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-_")[:MOST_LETTERS] or "camera"
 
 
 class VideoSource:

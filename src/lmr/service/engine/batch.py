@@ -25,7 +25,6 @@ class Job:
     images: int
     arrived: float
     deadline: float = math.inf
-    overloaded: bool = False  # accepted beyond the queue limit, to be answered without adapting
     future: Future[Any] = field(default_factory=Future)
     number: int = 0  # in the order of arrival
     started: float = 0.0  # the time at which its batch was formed
@@ -60,7 +59,7 @@ class Batch:
     jobs: list[Job]
     late: list[Job]  # their deadline has passed
     flush: bool  # commit the pending changes of earlier batches, too
-    adapt: bool  # False while the store cannot be written
+    failure: str  # why the store cannot be written, so that requests which adapt are refused
     stay: Collection[str]  # residents that must keep their rows
     needed: Collection[str]  # streams with queued requests
     unsaved: Collection[str]  # streams with changes that are not committed
@@ -68,7 +67,6 @@ class Batch:
     epoch: int  # of the committer
     take_number: Callable[[], int]  # for changes and events
     room: int = sys.maxsize  # new streams that may be created
-    refusal: str = ""  # why requests that adapt are refused
     store_error: Exception | None = None  # of a stream that could not be read
     transaction: Transaction = field(default_factory=Transaction)
     events: list[ServiceEvent] = field(default_factory=list)

@@ -20,6 +20,7 @@ class ChangeLog:
         self.last = last  # the last published number
         self.by_health = Counter(by_health)
         self.by_phase: Counter[str] = Counter()  # of the streams in ``records``
+        self.by_camera: Counter[str] = Counter()  # of the same streams
         self.records: OrderedDict[str, StreamRecord] = OrderedDict()  # by number
         self._events: deque[tuple[int, ServiceEvent]] = deque()  # by number
         self._numbers = itertools.count(last + 1)
@@ -34,8 +35,8 @@ class ChangeLog:
         for event in events:
             self._events.append((self._advance(event.number), event))
         for before, record in records:
-            self._count_phase(self.records.get(record.stream), -1)
-            self._count_phase(record, 1)
+            self._count(self.records.get(record.stream), -1)
+            self._count(record, 1)
             self.records[record.stream] = replace(record, change=self._advance(record.change))
             self.records.move_to_end(record.stream)
             if before:
@@ -46,7 +47,7 @@ class ChangeLog:
             self._lost = max(self._lost, self._events.popleft()[0])
         while len(self.records) > MOST_STREAMS:
             oldest = self.records.popitem(last=False)[1]
-            self._count_phase(oldest, -1)
+            self._count(oldest, -1)
             self._lost = max(self._lost, oldest.change)
 
     def count(self) -> int:
@@ -83,8 +84,11 @@ class ChangeLog:
             False,
         )
 
-    def _count_phase(self, record: StreamRecord | None, number: int) -> None:
-        if record is not None and record.adapting is not None and record.health != DELETED:
+    def _count(self, record: StreamRecord | None, number: int) -> None:
+        if record is None or record.health == DELETED:
+            return
+        self.by_camera[record.picture.state] += number
+        if record.adapting is not None:
             self.by_phase[record.adapting] += number
 
     def _advance(self, number: int) -> int:

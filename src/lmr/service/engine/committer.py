@@ -44,8 +44,6 @@ class Committer:
         self._store, self._settings, self._clock, self._changed = store, settings, clock, changed
         self._log, self._delivery = log, delivery
         self.at_intervals = store.durable and settings.durability == "interval"
-        choice = settings.on_store_failure
-        self.refuses = store.shared if choice == "auto" else choice == "refuse"  # requests, while the store fails
         self.epoch = 0  # counts failures
         self.stale: dict[str, int] = {}  # streams to read from the store, with the last epoch that is invalid
         self.failure = ""  # why the store cannot be written
@@ -134,8 +132,7 @@ class Committer:
             self._retry_at = self._clock() + RETRY
             if self.failure:
                 return
-            effect = "refused" if self.refuses else "answered without adapting"
-            self.failure = f"The store cannot be used ({error}); requests are {effect}."
+            self.failure = f"The store cannot be used ({error}); requests that adapt are refused."
             self._publish_event("ready", "degraded", self.failure)
             self._changed.notify_all()
 
@@ -284,7 +281,7 @@ class Committer:
     def _refuse(self, batch: Batch) -> None:
         """Fail the requests of a batch whose changes are lost."""
         message = f"{self.failure} This request was not applied; its stream is unchanged."
-        if self._store.shared:  # other databases may have written their part
+        if self._store.shared:  # a connection that broke during a commit may have written it
             message = f"{self.failure} This request may have been applied: send it again with the same Idempotency-Key."
         for job in batch.jobs:
             if not job.early:

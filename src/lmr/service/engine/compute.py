@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.core.method import Method
-from lmr.core.prediction import Prediction
+from lmr.core.labelled import Labelled
+from lmr.core.prediction import Prediction, State
 from lmr.service.engine.records import StreamRecord
 from lmr.service.engine.requests import CannotDo, StreamAction
 from lmr.watch.stream_watch import StreamWatch
@@ -22,13 +22,11 @@ from lmr.watch.watched import Watched
 MOST_SHARES = 20  # predicted classes that are listed
 FACTS = ("gate_share", "loss", "drift")  # values of a step that answers include
 
-ServedMethod = Method | Watched
 Inputs = Sequence[tuple[int, Tensor]]  # rows and their images
 
 _REASONS: dict[StreamAction, str] = {  # why an action is not possible: the watch says it with the number of a row
     "rollback": "The stream has no snapshot to roll back to; reset it instead.",
     "resume": "The stream adapts already.",
-    "undo": "There is nothing to undo.",
 }
 
 
@@ -44,23 +42,16 @@ class RowAnswer:
     frozen: dict[int, int] = field(default_factory=dict)  # place of an image -> class of the frozen model
     events: list[dict[str, Any]] = field(default_factory=list)
     frozen_logits: Tensor | None = None  # where the request asked for them
-
-
-def list_top(logits: Tensor, count: int) -> list[list[tuple[int, float]]]:
-    """Return the best classes of each image with their probabilities; none if its logits are not finite."""
-    best = logits.softmax(1).topk(min(max(1, count), logits.shape[1]), 1)
-    finite = logits.isfinite().all(1).tolist()
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [list(zip(*pair, strict=True)) if good else [] for good, pair in zip(finite, pairs, strict=True)]
+    reused: list[bool] = field(default_factory=list)
 
 
 class Compute:
-    """The method, watched or not."""
+    """The method, watched or not, with its labels."""
 
-    def __init__(self, method: ServedMethod, names: Sequence[str]) -> None:
+    def __init__(self, method: Labelled, names: Sequence[str]) -> None:
         self.method, self._names = method, names
-        self._watched = method if isinstance(method, Watched) else None
-        self._inner = self._watched.method if self._watched else method
+        self._watched = method.method if isinstance(method.method, Watched) else None
+        self._inner = self._watched.method if self._watched else method.method
 
     def answer(self, inputs: Inputs) -> list[RowAnswer]:
         """Return answers with the present states."""
@@ -76,7 +67,9 @@ class Compute:
         result = self.method.step(*_join(inputs))
         info = result.info
         answers = []
-        for (row, _), own in zip(inputs, _split_answer(result, inputs), strict=True):
+        reused = torch.zeros(len(result.logits), dtype=torch.bool) if result.reused is None else result.reused
+        columns = zip(inputs, _split_answer(result, inputs), _split(reused, inputs), strict=True)
+        for (row, _), own, taken in columns:
             facts = info.get("streams", {}).get(row, {}) if self.method.streams > 1 else info
             answers.append(
                 RowAnswer(
@@ -85,6 +78,7 @@ class Compute:
                     {key: float(facts[key]) if math.isfinite(facts[key]) else None for key in FACTS if key in facts},
                     dict(info.get("compared", {}).get(row, [])),
                     [event for event in info.get("events", []) if event["stream"] == row],
+                    reused=taken.tolist(),
                 )
             )
         return answers
@@ -95,30 +89,53 @@ class Compute:
         with torch.no_grad():
             return _split(classifier(_join(inputs)[0].to(classifier.device)).cpu(), inputs)
 
-    def count_labels(self, row: int, labels: Sequence[int], counted: Sequence[int]) -> bool:
-        """Count true labels of images of a row; return True if its state changed."""
-        return self._inner.count_labels(labels, [row] * len(labels), counted)
+    def count_labels(self, row: int, labels: Sequence[int], counted: Sequence[int]) -> None:
+        """Count true labels of images of a row that are too old to teach more."""
+        self._inner.count_labels(labels, [row] * len(labels), counted)
+
+    def learn_labels(self, row: int, numbers: Sequence[int], labels: Sequence[int], *, quiet: bool) -> None:
+        """Learn true labels of images of a row; a ``quiet`` method has counted its answers to them."""
+        self.method.learn_labels(numbers, labels, [row] * len(labels), replace_counts=quiet)
+
+    def remember(self, row: int, numbers: Sequence[int]) -> None:
+        """Remember images of a row for longer, as somebody was asked to label them."""
+        self.method.remember(numbers, row)
+
+    def list_learnable(self, row: int, numbers: Sequence[int]) -> list[bool]:
+        """Return of which images of a row a label can be learnt."""
+        return self.method.list_learnable(numbers, row)
+
+    def count_images(self, row: int) -> int:
+        """Return the number of images of a row since its state began to remember them for labels."""
+        return int(self.method.own["seen"][row])
 
     def copy(self, rows: Sequence[int]) -> list[Callable[[], None]]:
         """Return for each row a function that restores its present state."""
-        state = self._inner.state_dict(rows) if rows else {}
+        if not rows:
+            return []
+        state = self._inner.state_dict(rows)
+        labels = {key: value[list(rows)].clone() for key, value in self.method.own.items()}
         return [
-            partial(self._restore, row, place, state, self._watched.watches[row] if self._watched else None)
+            partial(self._restore, row, place, state, labels, self._watched.watches[row] if self._watched else None)
             for place, row in enumerate(rows)
         ]
 
-    def _restore(self, row: int, place: int, state: Mapping[str, Any], watch: StreamWatch | None) -> None:
+    def _restore(
+        self, row: int, place: int, state: Mapping[str, Any], labels: State, watch: StreamWatch | None
+    ) -> None:
         own = {key: value[place : place + 1] for key, value in state["tensors"].items()}
         self._inner.load_state_dict({**state, "tensors": own}, [row])
+        with self.method.session():
+            taught = {key: value[place : place + 1] for key, value in labels.items()}
+            self.method.put(taught, self.method.find_rows(row))
         if self._watched and watch is not None:
             self._watched.watches[row] = watch
 
     def clear(self, row: int) -> None:
-        """Clear a row for another stream; nothing of the former one is left, not even an undo."""
+        """Clear a row for another stream; nothing of the former one is left."""
+        self.method.reset([row])
         if self._watched:
             self._watched.forget([row])
-        else:
-            self.method.reset([row])
 
     def act(self, row: int, action: StreamAction) -> None:
         """Carry out an action of an operator other than "delete"; CannotDo if it is not possible now."""
@@ -128,19 +145,22 @@ class Compute:
         if self._watched is None:
             raise CannotDo(f"The action {action!r} needs a watch; start the service with --watch on.")
         try:
-            getattr(self._watched, action)(row)  # rollback, pause, resume or undo
+            getattr(self._watched, action)(row)  # rollback, pause or resume
         except LmrError as error:
             raise CannotDo(_REASONS.get(action, str(error))) from error
 
-    def describe(self, records: Sequence[tuple[int, StreamRecord]]) -> list[StreamRecord]:
-        """Return the records of rows with their present health, signals, snapshots and predicted classes."""
+    def describe(self, records: Sequence[tuple[int, StreamRecord]], *, estimate: bool = False) -> list[StreamRecord]:
+        """Return the records of rows with their present health, signals, snapshots and predicted classes.
+
+        The accuracy is estimated again if labels begin or cease to hold, or with ``estimate``.
+        """
         if not records:
             return []
         rows = torch.tensor([row for row, _ in records], device=self._inner.classifier.device)
         counts = self._inner.state["predicted"][rows].cpu()
         best = counts.topk(min(MOST_SHARES, counts.shape[1]), 1)
         rest = (counts.sum(1) - best.values.sum(1)).tolist()
-        phases = self._inner.phases()
+        phases, used = self._inner.phases(), self.method.count_used()
         columns = zip(records, best.indices.tolist(), best.values.tolist(), rest, strict=True)
         return [
             replace(
@@ -148,9 +168,17 @@ class Compute:
                 adapting=None if phases is None else phases[row],
                 predicted=(*zip(map(self._names.__getitem__, kinds), numbers, strict=True), (None, others)),
                 **self._describe_watch(row),
+                **(self._describe_labels(row) if estimate or used[row] != record.estimated_labels else {}),
             )
             for (row, record), kinds, numbers, others in columns
         ]
+
+    def _describe_labels(self, row: int) -> dict[str, Any]:
+        found, taught = self.method.estimate(row), int(self.method.own["taught"][row])
+        if found is None:
+            return {"estimated_accuracy": None, "estimated_interval": None, "estimated_labels": 0, "taught": taught}
+        facts = {"estimated_accuracy": found.accuracy, "estimated_interval": found.interval}
+        return facts | {"estimated_labels": found.labels, "taught": taught}
 
     def _describe_watch(self, row: int) -> dict[str, Any]:
         if self._watched is None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from lmr.core.log import LOGGER
 from lmr.service.engine.batch import BatchReport, Job
 from lmr.service.engine.records import StreamRecord
-from lmr.service.engine.requests import KeyInFlight, KeyReused, StepAnswer, StepRequest
+from lmr.service.engine.requests import KeyInFlight, KeyReused, StepAnswer, StepRequest, StreamDamaged
 from lmr.service.engine.status import StreamStatus
 from lmr.service.store.stored_types import KeptAnswer
 
@@ -60,9 +60,18 @@ class KeyTable:
 
 
 def replay(request: StepRequest, kept: KeptAnswer) -> StepAnswer:
-    """Return the stored answer to a request; KeyReused if it belongs to another body."""
+    """Return the stored answer to a request; KeyReused if it belongs to another body, StreamDamaged if it is damaged.
+
+    It is as it was given, whatever the classes are now.
+    """
     _check_digest(request, kept.digest)
-    return replace(StepAnswer.from_json(kept.content), replayed=True)
+    try:
+        return replace(StepAnswer.from_json(kept.content), replayed=True)
+    except ValueError as error:
+        raise StreamDamaged(
+            f"The answer that is stored under the key {request.key!r} of stream {request.stream!r} is damaged. The "
+            "request was applied; use another key to apply it again."
+        ) from error
 
 
 def _check_digest(request: StepRequest, digest: str) -> None:
@@ -166,7 +175,11 @@ class Delivery:
             result = self._describe(job.result) if isinstance(job.result, StreamRecord) else job.result
             job.future.set_result(result)
             if isinstance(result, StepAnswer | StreamStatus):
-                _notify(self.result_listeners, result)
+                self.tell(result)
+
+    def tell(self, result: StepAnswer | StreamStatus) -> None:
+        """Notify the listeners of results."""
+        _notify(self.result_listeners, result)
 
     def report(self, report: BatchReport) -> None:
         """Count a finished batch and notify the listeners."""

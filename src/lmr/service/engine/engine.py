@@ -3,26 +3,30 @@
 The way of a request: ``submit`` queues a job in the scheduler; the compute thread forms a batch, whose jobs the worker
 computes; the store thread commits the changes of the batch and then sends its answers, while the next batch is
 computed. If a commit fails, everything computed on top of it is undone: its streams are read back from the store, and
-the service answers without adapting until the store can be written again.
+requests that adapt are refused until the store can be written again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, get_args
 
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
+from lmr.core.labelled import RECENT, Labelled
 from lmr.core.log import LOGGER
+from lmr.core.method import Method
+from lmr.core.wrapper import Wrapper
 from lmr.service.engine.batch import Batch, BatchReport, Job
+from lmr.service.engine.camera import is_silent
 from lmr.service.engine.changes import ChangeLog
 from lmr.service.engine.committer import Committer
-from lmr.service.engine.compute import ServedMethod
 from lmr.service.engine.delivery import Delivery, replay
 from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.records import DELETED, StepNote, StreamRecord
@@ -32,6 +36,7 @@ from lmr.service.engine.requests import (
     ComputeFailed,
     DeadlinePassed,
     NotReady,
+    QueuedImage,
     QueueFull,
     Refused,
     StepAnswer,
@@ -42,7 +47,14 @@ from lmr.service.engine.requests import (
     UnknownStream,
 )
 from lmr.service.engine.scheduler import Scheduler
-from lmr.service.engine.status import Changes, EngineState, Overview, ServiceEvent, StreamDetail, StreamStatus
+from lmr.service.engine.status import (
+    Changes,
+    EngineState,
+    Overview,
+    ServiceEvent,
+    StreamDetail,
+    StreamStatus,
+)
 from lmr.service.engine.worker import Worker
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.addresses import StateStore
@@ -52,6 +64,7 @@ from lmr.service.store.stored_types import StoreError, Transaction
 
 FOLLOW = 1.0  # seconds for which the events of other engines are awaited
 RECOUNT = 5.0  # seconds after which a store is measured again
+SILENCE = 5.0  # seconds after which cameras that send nothing are looked for again
 BLOCKED = 0.05  # seconds after which a batch that found no row is formed again
 LAST_ANSWERS = 20  # images in the detail of a stream
 
@@ -65,7 +78,7 @@ class Engine:
 
     def __init__(
         self,
-        method: ServedMethod,
+        method: Method | Wrapper,
         names: Sequence[str],
         settings: ServiceSettings,
         store: StateStore | None = None,
@@ -74,11 +87,12 @@ class Engine:
         threads: bool = True,
     ) -> None:
         _check_method(method, names)
+        method = method if isinstance(method, Labelled) else Labelled(method)
         self.method, self.names, self.settings, self.clock = method, list(names), settings, clock
         self._durable = store is not None
         self._store: StateStore = SqliteStore(None, {}) if store is None else store
         self._changed = threading.Condition()  # guards everything that threads share
-        self._summary, self._recount_at = self._store.summarise(), 0.0
+        self._summary, self._recount_at, self._silence_at = self._store.summarise(), 0.0, 0.0
         last = max(self._summary.last_change, int(1000 * time.time()))  # above the numbers of any earlier run
         self._log = ChangeLog(last, self._summary.by_health)
         self._scheduler = Scheduler(settings)
@@ -170,12 +184,25 @@ class Engine:
         """Replace the state of a stream with that of such a file."""
         return self._submit_task(stream, StreamTask("write", content))
 
-    def add_labels(self, stream: str, seq: int, labels: Sequence[str | None]) -> Future[StreamStatus]:
-        """Add true labels of the images of request ``seq``; None where unknown.
+    def add_labels(
+        self, stream: str, seq: int, labels: Sequence[str | None] | Mapping[int, str], *, teach: bool = True
+    ) -> Future[StreamStatus]:
+        """Add true labels of the images of request ``seq``: of all, None where unknown, or of some by their positions.
 
-        They enter the running accuracy, and the class shares of a method that counts them.
+        Another label of an image replaces the first.
+
+        They enter the running accuracy. With ``teach`` the stream learns them, too: labels of its last 128 images,
+        and of those that were asked for, correct its answers. Older ones enter the class shares of a method that counts
+        them.
         """
-        return self._submit_task(stream, StreamTask("label", seq=seq, labels=tuple(labels)))
+        given = dict(labels if isinstance(labels, Mapping) else enumerate(labels))
+        known = {place: name for place, name in given.items() if name is not None}
+        count = None if isinstance(labels, Mapping) else len(labels)
+        return self._submit_task(stream, StreamTask("label", seq=seq, labels=known, count=count, teach=teach))
+
+    def ask_labels(self, stream: str, images: Sequence[QueuedImage]) -> Future[list[QueuedImage]]:
+        """Remember images of ``list_unlabelled`` until 32 others are asked for; return those that are still there."""
+        return self._submit_task(stream, StreamTask("ask", images=tuple(images)))
 
     def change_classes(self, classifier: ZeroShot, names: Sequence[str]) -> None:
         """Answer with other classes from the next batch on; the states of all streams follow the names.
@@ -213,12 +240,7 @@ class Engine:
     def find(self, stream: str) -> StreamDetail:
         """Return one stream in detail; reads the store, and moves no stream."""
         with self._reading():
-            with self._changed:
-                record = None if self._store.shared else self._log.records.get(stream)
-            if record is None:
-                record = StreamRecord.read(stream, self._store.read_record(stream))
-            if record.health == DELETED:
-                raise UnknownStream(f"There is no stream {stream!r}.")
+            record = self._find_record(stream)
             notes = [StepNote.from_json(text) for text in self._store.read_steps(stream)]
             answers = [
                 {"seq": note.seq, "label": label, "probability": share, "frozen": note.frozen.get(k)}
@@ -234,6 +256,25 @@ class Engine:
                 answers=answers[-LAST_ANSWERS:],
                 events=[ServiceEvent.from_json(text) for text in self._store.read_events(stream)],
             )
+
+    def list_unlabelled(self, stream: str) -> list[QueuedImage]:
+        """Return the images of a stream that can be labelled and are not, oldest first; reads the store."""
+        with self._reading():
+            record = self._find_record(stream)
+            notes = [StepNote.from_json(text) for text in self._store.read_steps(stream)]
+            return [
+                QueuedImage(note.seq, place, note.count)
+                for note in notes
+                if note.seq > record.forgot and note.first >= 0
+                for k, place in enumerate(note.places)
+                if note.first + k >= record.seen - RECENT and not (note.taught and note.taught[k])
+            ]
+
+    def list_estimated(self, limit: int) -> list[StreamStatus]:
+        """Return streams that changed since the start and whose accuracy is estimated, the last changed first."""
+        with self._changed:
+            found = (record for record in reversed(self._log.records.values()) if record.estimated_labels)
+            return [self._describe(record) for record in itertools.islice(found, limit) if record.health != DELETED]
 
     def list_streams(self, after: str = "", limit: int = 100) -> list[StreamStatus]:
         """Return the streams with names after ``after``, in the order of their names, committed or not."""
@@ -267,6 +308,7 @@ class Engine:
                 resident=len(self._worker.residents),
                 by_health=by_health,
                 by_phase={phase: count for phase, count in self._log.by_phase.items() if count},
+                by_camera={str(state): count for state, count in self._log.by_camera.items() if count},
                 queue_images=self._scheduler.images,
                 queue_requests=self._scheduler.requests,
                 in_flight=len(self._computing) + self._committer.count_in_flight(),
@@ -289,6 +331,14 @@ class Engine:
             with self._changed:
                 self._log.recount(self._summary.by_health, self._summary.last_change)
 
+    def note_silence(self, now: float) -> None:
+        """Look for cameras that send nothing for longer than usual, among the streams that changed since the start."""
+        with self._changed:
+            records = [one for one in self._log.records.values() if one.health != DELETED]
+        for record in records:
+            if is_silent(record.picture, now) and is_silent(self._find_record(record.stream).picture, now):
+                self._submit_task(record.stream, StreamTask("silent"))
+
     def follow(self, seconds: float) -> None:
         """Publish what other engines that share the store have changed; wait for it up to some seconds."""
         for stored in self._store.follow(seconds):
@@ -298,6 +348,8 @@ class Engine:
             with self._changed:  # numbers of another engine may be those of other events here
                 event = replace(event, number=self._log.take_number(), replica=stored.replica)
                 self._log.publish([event], [(event.before, record)] if event.stream else [])
+            if event.stream and record.health == DELETED:  # the last answers of it came from here, perhaps
+                self._delivery.tell(self._describe(record))
 
     def read_changes(self, after: int, limit: int) -> Changes:
         """Return events and streams that changed after change number ``after``, at most ``limit`` of each."""
@@ -312,6 +364,7 @@ class Engine:
     def listen_results(self, callback: Callable[[StepAnswer | StreamStatus], None]) -> None:
         """Call ``callback`` with every answer that is sent and every stream that an operator changed; it must not wait.
 
+        Of other engines that share the store, the streams that were deleted are told.
         An answer that is sent again for its key is not repeated here.
         """
         self._delivery.result_listeners.append(callback)
@@ -434,6 +487,9 @@ class Engine:
                     self.follow(FOLLOW)
                 if time.monotonic() >= self._recount_at:
                     self.recount()
+                if time.monotonic() >= self._silence_at:
+                    self.note_silence(time.time())
+                    self._silence_at = time.monotonic() + SILENCE
                 if self._store.shared:
                     continue
             except Exception as error:  # this thread outlives every failure of the store
@@ -463,8 +519,7 @@ class Engine:
             running,
             late,
             flush,
-            adapt=not committer.failure,
-            refusal=committer.failure if committer.refuses else "",
+            failure=committer.failure,
             stay=plan.stay | {job.stream for job in running},
             needed=self._scheduler.streams,
             unsaved=unsaved,
@@ -516,6 +571,15 @@ class Engine:
         except StoreError as error:
             raise StoreFailed(f"The store cannot be read: {error}.") from error
 
+    def _find_record(self, stream: str) -> StreamRecord:
+        with self._changed:
+            record = None if self._store.shared else self._log.records.get(stream)
+        if record is None:
+            record = StreamRecord.read(stream, self._store.read_record(stream))
+        if record.health == DELETED:
+            raise UnknownStream(f"There is no stream {stream!r}.")
+        return record
+
     def _describe(self, record: StreamRecord) -> StreamStatus:
         with self._changed:
             waiting = self._scheduler.count(record.stream)
@@ -530,7 +594,7 @@ def _list_names(names: Sequence[str]) -> str:
     return f"{len(names)} ({few})" if names else "none"
 
 
-def _check_method(method: ServedMethod, names: Sequence[str]) -> None:
+def _check_method(method: Method | Wrapper, names: Sequence[str]) -> None:
     if method.grows:
         raise LmrError(
             f"The state of {method.name} grows without bound, so it cannot be served; choose another method."

@@ -1,9 +1,10 @@
 """Packing of the state of a stream as bytes: one file for what every step changes, and parts for the rest.
 
-The file holds the tensors of the method, as ``method.save`` writes them. Its header is the same for all streams, so it
-is made once. Parts are the images and snapshots of a watch, and images that wait for a step. A part is written only if
-it is new, which is known without reading it, because watches are immutable values. A file that is mostly zeros, as of
-a stream that does not adapt yet, is compressed.
+The file holds the tensors of the method, as ``method.save`` writes them, and what the last images need to be labelled.
+Its header is the same for all streams, so it is made once. Parts are the labels, with the images that somebody was
+asked to label, if there are any, and the tally, snapshots and events of a watch. A part is written only if it is new.
+Parts of a watch are immutable values, so that this is known without reading them. A file that is mostly zeros, as of a
+stream that does not adapt yet, is compressed.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.core.state import decode_state, encode_state, join_header, split_header
-from lmr.service.engine.compute import ServedMethod
+from lmr.core.labelled import PER_STEP, Labelled
+from lmr.core.method import Method
+from lmr.core.prediction import State
+from lmr.core.state import decode_state, encode_state, identify, join_header, split_header
+from lmr.core.wrapper import Wrapper
 from lmr.service.store.sql_store import CLASSES
 from lmr.service.store.stored_types import StoredState
 from lmr.watch.signals import Tally
@@ -29,74 +32,67 @@ from lmr.watch.watched import Watched
 
 Written = dict[str, Any]  # the parts in the store, as the immutable values that they were made of
 METHOD = "method"  # the name of the method's spec in an identity
+LABELS = "labels"  # the name of their part
 _PART = "A part of the stored state"
 _COMPRESSED = b"lmr-zlib"  # a file of tensors begins with its number of bytes before them, which is never so large
 
 
-@dataclass(frozen=True, eq=False)
-class WaitingImage:
-    """An answered image that waits for a step: the one at ``place`` of request ``seq``."""
-
-    image: Tensor
-    seq: int
-    place: int
-
-
-def describe_identity(method: ServedMethod) -> dict[str, str]:
+def describe_identity(method: Method | Wrapper) -> dict[str, str]:
     """Return the model, the classes and the method to which states belong, for ``Store``."""
     facts = method.classifier.fingerprint
     return {"model": facts["backbone"][:16], CLASSES: facts["classes"][:16], METHOD: method.spec}
 
 
 class Packer:
-    """Packing of the rows of a method, watched or not."""
+    """Packing of the rows of a method, watched or not, with its labels."""
 
-    def __init__(self, method: ServedMethod) -> None:
+    def __init__(self, method: Labelled) -> None:
         self.method = method
-        self._watched = method if isinstance(method, Watched) else None
-        self._inner = self._watched.method if self._watched else method
-        header, _ = split_header(self._inner.dump([0]))
+        self._watched = method.method if isinstance(method.method, Watched) else None
+        self._inner = self._watched.method if self._watched else method.method
+        self._names = {key: f"{method.prefix}/{key}" for key in method.own}  # in a state
+        tensors = {key: value[:1] for key, value in self._list_tensors().items()}
+        header, _ = split_header(encode_state(tensors, identify(method.spec, method.classifier)))
         del header["__metadata__"]["digest"]  # a checksum is stored beside the file
         self._header = join_header(header)
         del header["__metadata__"]
         self._order = sorted(header, key=lambda name: int(header[name]["data_offsets"][0]))
 
-    def pack(
-        self, rows: Sequence[int], waiting: Sequence[Sequence[WaitingImage]], written: Sequence[Written]
-    ) -> list[StoredState]:
-        """Return the states of ``rows`` with their waiting images; ``written`` is updated in place."""
-        contents = self._copy_rows(rows)
-        return [
-            self._pack_one(row, content, images, parts)
-            for row, content, images, parts in zip(rows, contents, waiting, written, strict=True)
-        ]
+    def pack(self, rows: Sequence[int], written: Sequence[Written]) -> list[StoredState]:
+        """Return the states of ``rows``; ``written`` is updated in place."""
+        return [self._pack_one(*one) for one in zip(rows, self._copy_rows(rows), written, strict=True)]
 
-    def unpack(self, row: int, stored: StoredState) -> tuple[list[WaitingImage], Written]:
-        """Load a state into a row; return its waiting images and its written parts. LmrError if it is damaged."""
+    def unpack(self, row: int, stored: StoredState) -> Written:
+        """Load a state into a row; return its written parts. LmrError if it is damaged."""
         tensors, facts = decode_state(decompress(stored.content), "The stored state")
         parts = {name: content for name, content in stored.parts.items() if content is not None}
         if self._watched:
             text, kept = _join_watch(stored.watch, parts)
             facts, tensors = facts | {"watch": text}, tensors | kept
+        if LABELS in parts:
+            tensors |= _decode(parts[LABELS])
         state: Mapping[str, Any] = {**facts, "tensors": tensors}
         own = self.method.adopt(state)  # another one if it was stored before the classes were changed
         self.method.load_state_dict(own, [row])
-        waiting = (name for name in parts if name.startswith("waiting/"))
-        names = sorted(waiting, key=lambda name: int(name.partition("/")[2]))
-        images = [_decode_waiting(parts[name], self.method.classifier.device) for name in names]
-        return images, self._list_parts(row, images) if own is state else dict.fromkeys(parts)
+        return self._list_parts(row) if own is state else dict.fromkeys(parts)
 
     def _copy_rows(self, rows: Sequence[int]) -> list[bytes]:
-        """Return the file of the method's tensors for each row."""
-        state, index = self._inner.state, torch.tensor(rows, device=self._inner.classifier.device)
+        """Return the file of the tensors for each row."""
+        state, index = self._list_tensors(), torch.tensor(rows, device=self.method.classifier.device)
         columns = [state[name][index].cpu().reshape(len(rows), -1) for name in self._order if state[name].numel()]
         lines = torch.cat([column.view(torch.uint8) for column in columns], 1)
         return [compress(self._header + line.numpy().tobytes()) for line in lines]
 
-    def _pack_one(self, row: int, content: bytes, waiting: Sequence[WaitingImage], written: Written) -> StoredState:
-        parts = self._list_parts(row, waiting)
+    def _list_tensors(self) -> State:
+        """Return the tensors in the file, with the names that they have in a state."""
+        return self._inner.state | {self._names[key]: self.method.own[key] for key in PER_STEP}
+
+    def _pack_one(self, row: int, content: bytes, written: Written) -> StoredState:
+        parts = self._list_parts(row)
+        if written.get(LABELS) == parts.get(LABELS, b""):
+            parts[LABELS] = written[LABELS]
         changed: dict[str, bytes | None] = {
-            name: _encode(part) for name, part in parts.items() if not _is_same(part, written.get(name))
+            name: _encode(part) for name, part in parts.items() if part is not written.get(name)
         }
         changed |= {name: None for name in written if name not in parts}
         written.clear()
@@ -104,9 +100,13 @@ class Packer:
         watch = json.dumps(pack_watch(self._watched.watches[row])[0]) if self._watched else ""
         return StoredState(content, watch, changed)
 
-    def _list_parts(self, row: int, waiting: Sequence[WaitingImage]) -> Written:
-        parts: Written = {f"waiting/{k}": image for k, image in enumerate(waiting)}
-        return parts | (_split_watch(self._watched.watches[row]) if self._watched else {})
+    def _list_parts(self, row: int) -> Written:
+        parts = _split_watch(self._watched.watches[row]) if self._watched else {}
+        labels = self.method.own
+        if bool((labels["taught"][row] > 0) | (labels["asked"][row] >= 0).any()):
+            own = {key: value[row : row + 1] for key, value in self.method.own.items() if key not in PER_STEP}
+            parts[LABELS] = encode_state({self._names[key]: value for key, value in own.items()}, {})
+        return parts
 
 
 def compress(content: bytes) -> bytes:
@@ -127,11 +127,7 @@ def decompress(content: bytes) -> bytes:
 def _split_watch(watch: StreamWatch) -> Written:
     """Return the parts of a watch; the rest of it is the text of ``pack_watch``."""
     parts: Written = {"tally": watch.tally}
-    parts |= {f"snapshot/{step}": one.tensors for step, one in watch.all_snapshots.items()}
-    if watch.undo is not None:
-        parts["undo"] = watch.undo.tensors
-    if watch.canaries.images is not None:
-        parts |= {f"canary/{k}": image for k, image in enumerate(watch.canaries.images)}
+    parts |= {f"snapshot/{snapshot.step}": snapshot.tensors for snapshot in watch.snapshots}
     if watch.events:
         parts["events"] = watch.events
     return parts
@@ -143,11 +139,7 @@ def _join_watch(text: str, parts: Mapping[str, bytes]) -> tuple[str, dict[str, T
         values = json.loads(text)
         values["events"] = json.loads(parts.get("events", b"[]"))
         tensors = _decode(parts["tally"])
-        if labels := values["canaries"]["labels"]:
-            images = [_decode(parts[f"canary/{k}"])["image"] for k in range(len(labels))]
-            tensors["canaries"] = torch.stack(images)
-        kept = {f"snapshot/{step}" for step in (*values["snapshots"], *values["undo_snapshots"])}
-        for name in kept | ({"undo"} if values["undo"] is not None else set()):
+        for name in (f"snapshot/{step}" for step in values["snapshots"]):
             tensors |= {f"{name}/{key}": value for key, value in _decode(parts[name]).items()}
     except (KeyError, TypeError, ValueError) as error:
         raise LmrError(f"The stored watch cannot be read ({error!r}); it is damaged.") from error
@@ -158,31 +150,14 @@ def _decode(part: bytes) -> dict[str, Tensor]:
     return decode_state(part, _PART)[0]
 
 
-def _decode_waiting(part: bytes, device: torch.device) -> WaitingImage:
-    tensors, facts = decode_state(part, _PART)
-    return WaitingImage(tensors["image"].to(device), int(facts["seq"]), int(facts["place"]))
-
-
 def _encode(value: Any) -> bytes:
     """Return the bytes of a part."""
     match value:
-        case WaitingImage():
-            return encode_state({"image": value.image}, {"seq": str(value.seq), "place": str(value.place)})
+        case bytes():
+            return value
         case Tally():
             return encode_state({"classes": value.classes, "sums": value.sums}, {})
-        case Tensor():
-            return encode_state({"image": value}, {})
         case tuple():
             return json.dumps(pack_events(value, 0)).encode()
         case _:
             return encode_state(value, {})
-
-
-def _is_same(one: Any, other: Any) -> bool:
-    """Return True if two parts have the same bytes; False if that is not known without reading much.
-
-    A further canary makes a new tensor of all, in which the earlier ones are equal.
-    """
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.data_ptr() == other.data_ptr() or torch.equal(one, other)
-    return one is other

@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from lmr.service.engine.requests import ImageResult
+from lmr.core.answer import Answer
+from lmr.service.engine.camera import CameraHealth
 from lmr.service.engine.status import UNWATCHED, StreamStatus
 from lmr.service.json_text import JsonText
 from lmr.service.store.stored_types import StoredRecord
 
+ESTIMATE = ("estimated_accuracy", "estimated_interval", "estimated_labels")  # fields of a stream with labels
 MEMORY = 256  # labelled images over which the running accuracy is averaged
+SURE = 20  # labelled images from which a running accuracy may be the best one
 RECENT = 64  # compared images over which the share of changed answers is averaged
 DELETED = "deleted"  # the health of a deleted stream in the list of changes
 DAMAGED = "damaged"  # the health of a stream whose stored record cannot be read
@@ -23,11 +26,16 @@ class RunningShare:
 
     weight: float = 0.0
     hits: float = 0.0
+    count: int = 0  # images so far
 
     def add(self, hit: bool, memory: int = MEMORY) -> RunningShare:
         """Return the share with one more image."""
         keep = 1 - 1 / memory
-        return RunningShare(keep * self.weight + 1, keep * self.hits + hit)
+        return RunningShare(keep * self.weight + 1, keep * self.hits + hit, self.count + 1)
+
+    def correct(self, before: bool, hit: bool, number: int, memory: int = MEMORY) -> RunningShare:
+        """Return the share with another value of the image that was added as the ``number``-th."""
+        return replace(self, hits=self.hits + (1 - 1 / memory) ** (self.count - number) * (hit - before))
 
     @property
     def value(self) -> float | None:
@@ -60,6 +68,15 @@ class StreamRecord(JsonText):
     probability: float | None = None
     frozen_label: str | None = None  # of the same image; None if it was not compared
     known: float | None = None  # of the same image: the score that it belongs to one of the classes
+    taught: int = 0  # labels that the stream has learnt
+    estimated_accuracy: float | None = None  # that the labels of the present domain show
+    estimated_interval: tuple[float, float] | None = None
+    estimated_labels: int = 0
+    outdated: float | None = None  # Unix time since which no label is of the present domain
+    seen: int = 0  # images since the state began to remember them for labels
+    forgot: int = 0  # images up to this request cannot teach: the state is another one since
+    picture: CameraHealth = field(default_factory=CameraHealth)
+    best_accuracy: float | None = None  # the highest running accuracy
 
     def store(self) -> StoredRecord:
         """Return the record in its stored form."""
@@ -81,6 +98,7 @@ class StreamRecord(JsonText):
     def describe(self, resident: bool, waiting: int) -> StreamStatus:
         """Return the status of the stream."""
         same: dict[str, Any] = {name: getattr(self, name) for name in _OF_STATUS} | self.measure_shares()
+        same |= {"camera": str(self.picture.state), "camera_since": self.picture.since or None}
         return StreamStatus(**same, resident=resident, waiting=waiting)
 
     def measure_shares(self) -> dict[str, float | None]:
@@ -102,6 +120,22 @@ class StreamRecord(JsonText):
 _OF_STATUS = [item.name for item in fields(StreamStatus) if item.name in StreamRecord.__dataclass_fields__]
 
 
+def describe_estimate(found: StreamStatus | StreamRecord) -> dict[str, Any]:
+    """Return the estimated accuracy of a stream with labels, for its answers; nothing without labels."""
+    if not found.taught:
+        return {}
+    return {name: getattr(found, name) for name in ESTIMATE}
+
+
+def describe_labels(record: StreamStatus | StreamRecord) -> str:
+    """Return the message of an event about the labels of a stream."""
+    text = f"The stream has learnt {record.taught} label{'' if record.taught == 1 else 's'} of a person"
+    if record.estimated_interval is None:
+        return f"{text}; none is of images like the present ones."
+    shares = [f"{100 * share:.0f}" for share in (record.estimated_accuracy or 0.0, *record.estimated_interval)]
+    return f"{text}; estimated {shares[0]} % right ({shares[1]} to {shares[2]})."
+
+
 @dataclass(frozen=True)
 class StepNote(JsonText):
     """The stored summary of one request: its answers, those of the frozen model where known, and the signals."""
@@ -114,9 +148,12 @@ class StepNote(JsonText):
     point: dict[str, Any]  # the signals after the request
     labels: tuple[str | None, ...] = ()  # true classes of the answers, None where unknown
     quiet: bool = False  # the method was quiet, so that it counted these answers
+    first: int = -1  # number of the first answered image among those that a label can teach; -1: none
+    taught: tuple[str | None, ...] = ()  # the labels that were learnt
+    added: tuple[tuple[int, int], ...] = ()  # counts of both running accuracies when a label was added to them
 
 
-def note_answers(record: StreamRecord, answers: Sequence[ImageResult]) -> StreamRecord:
+def note_answers(record: StreamRecord, answers: Sequence[Answer]) -> StreamRecord:
     """Return the record after the answers to a request."""
     given = [one for one in answers if one.error is None]
     compared = [one for one in given if one.frozen is not None]
@@ -131,25 +168,46 @@ def note_answers(record: StreamRecord, answers: Sequence[ImageResult]) -> Stream
     return replace(record, probability=shown.probability, known=shown.known)
 
 
-def find_new_labels(note: StepNote, labels: Mapping[int, str]) -> tuple[list[str], list[str | None]]:
-    """Return the classes of answers that had no label yet, and those that the method counted for them, or None."""
-    new = {place: kind for place, kind in labels.items() if not note.labels or note.labels[place] is None}
-    return list(new.values()), [note.answers[place][0] if note.quiet else None for place in new]
+def note_domain(record: StreamRecord, time: float) -> StreamRecord:
+    """Return the record with the time since which none of its labels is of the present domain."""
+    holds = record.estimated_labels > 0 or record.taught == 0
+    return replace(record, outdated=None if holds else record.outdated or time)
+
+
+def find_counted(note: StepNote, place: int) -> str | None:
+    """Return the class that a method which counts class shares has counted for an answer, if any."""
+    taught = note.taught[place] if note.taught else None
+    return taught or (note.answers[place][0] if note.quiet else None)
 
 
 def add_labels(record: StreamRecord, note: StepNote, labels: Mapping[int, str]) -> tuple[StreamRecord, StepNote]:
-    """Return the record and the note with true classes of some answers; an answer that is labelled already is kept."""
-    known = list(note.labels or [None] * len(note.answers))
+    """Return the record and the note with true classes of some answers; another class of an answer replaces the first.
+
+    They enter the running accuracies.
+    """
+    count = len(note.answers)
+    known, added = list(note.labels or [None] * count), list(note.added or [(0, 0)] * count)
     right, compared, frozen = record.right, record.compared_right, record.frozen_right
-    labelled = record.labelled
     for place, truth in labels.items():
-        if known[place] is not None:
-            continue
+        before, answer = known[place], note.answers[place][0]
         known[place] = truth
-        labelled += 1
-        hit = note.answers[place][0] == truth
-        right = right.add(hit)
-        if place in note.frozen and note.answers[place][0] is not None:  # none of the classes: nothing to compare
-            compared, frozen = compared.add(hit), frozen.add(note.frozen[place] == truth)
+        compares = place in note.frozen and answer is not None  # none of the classes: nothing to compare
+        if before is None:
+            right = right.add(answer == truth)
+            if compares:
+                compared, frozen = compared.add(answer == truth), frozen.add(note.frozen[place] == truth)
+            added[place] = right.count, compared.count
+        elif before != truth:
+            one, both = added[place]
+            right = right.correct(answer == before, answer == truth, one)
+            if compares:
+                compared = compared.correct(answer == before, answer == truth, both)
+                frozen = frozen.correct(note.frozen[place] == before, note.frozen[place] == truth, both)
+    labelled = record.labelled + sum(kind is not None for kind in known) - sum(kind is not None for kind in note.labels)
+    best = record.best_accuracy
+    if right.value is not None and right.weight >= SURE:
+        best = right.value if best is None else max(best, right.value)
     after = replace(record, right=right, compared_right=compared, frozen_right=frozen, labelled=labelled)
-    return after, replace(note, labels=tuple(known), point=note.point | after.measure_shares())
+    after = replace(after, best_accuracy=best)
+    note = replace(note, labels=tuple(known), added=tuple(added))
+    return after, replace(note, point=note.point | after.measure_shares())

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from lmr.core.answer import Answer
 from lmr.core.errors import LmrError
 from lmr.service.json_text import JsonText
 
 if TYPE_CHECKING:  # the client reads this module, and needs no torch
     from torch import Tensor
 
+    from lmr.images.picture import Picture
+
 RequestMode = Literal["adapt", "answer"]
 REPLAYED = "Idempotency-Replayed"  # the HTTP header for ``replayed``: a retry gets the same body
-StreamAction = Literal["reset", "rollback", "pause", "resume", "undo", "delete"]
+StreamAction = Literal["reset", "rollback", "pause", "resume", "delete"]
 
 
 @dataclass(frozen=True, eq=False)
 class StepRequest:
-    """Preprocessed images [n, ...] of one stream, answered together.
+    """Preprocessed images [n, ...] of one stream, answered together with at most the ``top`` best classes of each.
 
     ``key`` makes a retry safe: a request with the key and ``digest`` of an answered one gets that answer again.
     ``deadline`` is a time of the engine's clock. ``errors`` are the messages for images that could not be decoded, by
-    their position among all that were sent. ``compare`` asks for the frozen model's answers, too.
+    their position among all that were sent. ``compare`` asks for the frozen model's answers, too. ``pictures`` are the
+    statistics of the images, by which the camera is judged; without them it is not.
     """
 
     stream: str
@@ -35,6 +39,7 @@ class StepRequest:
     deadline: float | None = None
     errors: Mapping[int, str] = field(default_factory=dict)
     compare: bool = False
+    pictures: Sequence[Picture] = ()
 
     @property
     def sent(self) -> int:
@@ -45,26 +50,6 @@ class StepRequest:
     def places(self) -> list[int]:
         """The positions of the decoded images among those that were sent."""
         return [place for place in range(self.sent) if place not in self.errors]
-
-
-@dataclass(frozen=True)
-class ImageResult:
-    """The answer to one image: its ``label`` and the ``top`` classes, or the ``error`` why there is none.
-
-    ``known`` is a score in [0, 1] that the image belongs to one of the classes. The label is None if it is below the
-    threshold of the service, and the ``probability`` is that of the most probable class in any case.
-
-    ``frozen`` is the label of the frozen model where the image was compared, and ``frozen_top`` its best classes where
-    the request asked for them.
-    """
-
-    label: str | None = None
-    probability: float | None = None
-    top: tuple[tuple[str, float], ...] = ()
-    error: str | None = None
-    frozen: str | None = None
-    frozen_top: tuple[tuple[str, float], ...] = ()
-    known: float | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +64,7 @@ class StepAnswer(JsonText):
     stream: str
     seq: int
     saved: bool
-    answers: tuple[ImageResult, ...]
+    answers: tuple[Answer, ...]
     adaptation: dict[str, Any]
     timing: dict[str, float]
     replayed: bool = False
@@ -107,14 +92,29 @@ class ServiceAnswer(StepAnswer):
 class StreamTask:
     """A task of an operator, which takes its turn among the requests of the stream.
 
-    ``content`` is the state file of "write". ``labels`` are the true ones of the images of request ``seq``, None where
-    unknown, for "label".
+    ``content`` is the state file of "write". ``labels`` are the true ones of the images of request ``seq``, by their
+    positions, for "label"; unless ``teach`` is set they are counted alone. ``count`` is the number of images of the
+    request, where the sender gave one label, or null, for each. ``images`` are those that "ask" remembers for a label.
+    "silent" notes that no frame has come for long.
     """
 
-    action: StreamAction | Literal["read", "write", "label"]
+    action: StreamAction | Literal["read", "write", "label", "ask", "silent"]
     content: bytes = b""
     seq: int = 0
-    labels: tuple[str | None, ...] = ()
+    labels: Mapping[int, str] = field(default_factory=dict)
+    count: int | None = None
+    images: tuple[QueuedImage, ...] = ()
+    teach: bool = True
+
+
+@dataclass(frozen=True)
+class QueuedImage:
+    """An image that can be labelled: number ``image`` of the ``images`` of request ``seq``, from 0."""
+
+    seq: int
+    image: int
+    images: int
+    b64: str | None = None  # a small copy, WebP in base64, where the service keeps frames
 
 
 class Refused(LmrError):

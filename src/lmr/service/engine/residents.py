@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from lmr.service.engine.packing import WaitingImage, Written
+from lmr.service.engine.packing import Written
 from lmr.service.engine.records import StepNote, StreamRecord
 
 
@@ -17,7 +17,6 @@ class Resident:
     row: int
     record: StreamRecord
     exists: bool  # False for a stream that was only queried: it leaves no trace
-    waiting: list[WaitingImage] = field(default_factory=list)  # images that wait for a step of N
     written: Written = field(default_factory=dict)  # parts of its state that are in the store
     notes: dict[int, StepNote] = field(default_factory=dict)  # of its requests since it became resident
     epoch: int = 0  # of its claim, where the store is shared

@@ -49,25 +49,23 @@ class Scheduler:
         return max(1, int(min(self.settings.max_batch, images)))
 
     def add(self, job: Job) -> None:
-        """Queue a job, or raise QueueFull; with ``--overload answer`` it may be marked as overloaded instead."""
-        job.overloaded = self.check_room(job.stream, job.images)
+        """Queue a job, or raise QueueFull."""
+        self.check_room(job.stream, job.images)
         job.number = next(self._numbers)
         self._queues.setdefault(job.stream, deque()).append(job)
         self._expected.pop(job.stream, None)
         self._expected[job.stream] = job.arrived
         self._count(job, 1)
 
-    def check_room(self, stream: str, images: int) -> bool:
-        """Raise QueueFull if a job has no room; return True if it has room only as an overloaded job."""
-        weight = max(1, images)
-        full, overloaded = self._find_full(stream, weight, 1), False
-        if full and self.settings.overload == "answer" and images:
-            full, overloaded = self._find_full(stream, weight, 2), True
-        if full:
-            seconds = self._estimate_wait(one_batch=full == "stream")
-            queue = f"queue of stream {stream!r}" if full == "stream" else "queue of the service"
-            raise QueueFull(f"The {queue} is full; try again in {seconds:.1f} seconds.", seconds)
-        return overloaded
+    def check_room(self, stream: str, images: int) -> None:
+        """Raise QueueFull if a job has no room."""
+        if self.images + max(1, images) > self.settings.queue_images:
+            queue, seconds = "queue of the service", self._estimate_wait(self.images)
+        elif self.count(stream) >= self.settings.queue_per_stream:
+            queue, seconds = f"queue of stream {stream!r}", self._estimate_wait(min(self.images, self.limit))
+        else:
+            return
+        raise QueueFull(f"The {queue} is full; try again in {seconds:.1f} seconds.", seconds)
 
     def drop(self, job: Job) -> bool:
         """Remove a job from the queue; return False if it was not there."""
@@ -140,15 +138,8 @@ class Scheduler:
             del self._expected[next(iter(self._expected))]
         return all(stream in self._queues for stream in self._expected)
 
-    def _find_full(self, stream: str, weight: int, factor: int) -> str:
-        """Return the limit that is exceeded at ``factor`` times the capacity: "service", "stream" or ""."""
-        if self.images + weight > factor * self.settings.queue_images:
-            return "service"
-        return "stream" if self.count(stream) >= factor * self.settings.queue_per_stream else ""
-
-    def _estimate_wait(self, *, one_batch: bool) -> float:
-        """Return the seconds until there is room: after the next batch, or after all that is queued."""
-        images = min(self.images, self.limit) if one_batch else self.images
+    def _estimate_wait(self, images: int) -> float:
+        """Return the seconds until so many images are computed, and there is room."""
         return min(max(images * (self.seconds_per_image or 0.0), SHORTEST), LONGEST)
 
     def _count(self, job: Job, sign: int) -> None:

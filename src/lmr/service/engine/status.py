@@ -10,7 +10,7 @@ from lmr.service.engine.requests import StreamAction
 from lmr.service.json_text import JsonText
 from lmr.service.store.stored_types import StoredEvent
 
-EventKind = Literal["health", "operator", "store", "service"]
+EventKind = Literal["health", "camera", "operator", "label", "store", "service"]
 EngineState = Literal["loading", "ready", "degraded", "draining", "closed"]
 
 UNWATCHED = "unwatched"  # the health of a stream whose method is not watched
@@ -40,6 +40,14 @@ class StreamStatus:
     probability: float | None = None
     known: float | None = None  # the score that this image belongs to one of the classes
     frozen_label: str | None = None  # of the same image; None if it was not compared
+    taught: int = 0  # labels that the stream has learnt
+    estimated_accuracy: float | None = None  # that the labels of images like the present ones show; None without any
+    estimated_interval: tuple[float, float] | None = None  # of 95 %
+    estimated_labels: int = 0  # these labels
+    outdated: float | None = None  # Unix time since which the images are unlike all labelled ones
+    best_accuracy: float | None = None  # the highest running accuracy, of at least 20 labelled images
+    camera: str = "ok"  # what is wrong with its picture, such as "black" or "stuck"
+    camera_since: float | None = None  # Unix time
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,11 @@ class StreamDetail:
     answers: list[dict[str, Any]]  # the last ones, oldest first: seq, label, probability, frozen (None if not compared)
     events: list[ServiceEvent]  # of this stream, oldest first
 
+    @property
+    def health(self) -> str:
+        """The health of the stream, as in its status."""
+        return self.status.health
+
 
 @dataclass(frozen=True)
 class Overview:
@@ -92,6 +105,7 @@ class Overview:
     resident: int = 0
     by_health: dict[str, int] = field(default_factory=dict)
     by_phase: dict[str, int] = field(default_factory=dict)  # of the streams that changed since the start
+    by_camera: dict[str, int] = field(default_factory=dict)  # of the same streams
     queue_images: int = 0
     queue_requests: int = 0
     in_flight: int = 0  # requests whose batch was formed and that are not answered yet
@@ -126,24 +140,23 @@ ACTION_MESSAGES: dict[StreamAction | Literal["write"], str] = {  # of the event 
     "reset": "An operator reset the stream to its initial state.",
     "rollback": "An operator rolled the stream back to a snapshot.",
     "pause": "An operator paused adaptation; the stream is answered with its present state.",
-    "resume": "An operator resumed adaptation, under observation.",
-    "undo": "An operator undid the last rollback, reset, quarantine or undo.",
+    "resume": "An operator resumed adaptation.",
     "delete": "An operator deleted the stream.",
     "write": "An operator replaced the state of the stream with one from a file.",
 }
 _RUNGS = {
     "ok": "No signal was unusual for a while; the stream is healthy again.",
-    "watch": "A signal is unusual; every image is now compared with the frozen model.",
+    "suspected": "A signal is unusual; every image is now compared with the frozen model.",
     "alarm": "The alarm was confirmed; this watch only reports.",
     "rolled back": "The alarm was confirmed; the stream was rolled back to a snapshot and rests for a while.",
     "reset": "The alarm was confirmed; the stream was reset to its initial state and rests for a while.",
-    "quarantined": "The stream failed repeatedly; it is answered as zero-shot until an operator resumes it.",
+    "paused": "The stream failed repeatedly; it was reset and does not adapt until an operator resumes it.",
 }
 
 
 def describe_health(event: Mapping[str, Any]) -> str:
     """Return the message of an event of the watch, given as in the info of a step."""
     message = _RUNGS.get(event["after"], f"The health of the stream is now {event['after']!r}.")
-    if event["before"] in ("rolled back", "reset") and event["after"] == "watch":
+    if event["before"] in ("rolled back", "reset") and event["after"] == "suspected":
         message = "The rest is over; the stream adapts again, and every image is compared with the frozen model."
     return message + (f" Signals: {', '.join(event['alarms'])}." if event["alarms"] else "")

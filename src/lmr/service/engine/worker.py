@@ -6,22 +6,43 @@ Results of a batch become visible after the commit of its transaction, except an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import torch
-from torch import Tensor
 
+from lmr.core.answer import Answer, make_answers, rank
 from lmr.core.errors import LmrError
+from lmr.core.labelled import Labelled
 from lmr.core.log import LOGGER
 from lmr.core.method import Phase
 from lmr.service.engine.batch import Batch, Job
-from lmr.service.engine.compute import Compute, Inputs, RowAnswer, ServedMethod, list_top
+from lmr.service.engine.camera import (
+    CAMERA_MESSAGES,
+    NOT_TRUSTED,
+    CameraHealth,
+    CameraState,
+    is_silent,
+    note_pictures,
+    note_silence,
+)
+from lmr.service.engine.compute import Compute, Inputs, RowAnswer
 from lmr.service.engine.delivery import replay
-from lmr.service.engine.packing import Packer, WaitingImage
-from lmr.service.engine.records import DELETED, StepNote, StreamRecord, add_labels, find_new_labels, note_answers
+from lmr.service.engine.packing import Packer
+from lmr.service.engine.records import (
+    DELETED,
+    StepNote,
+    StreamRecord,
+    add_labels,
+    describe_estimate,
+    describe_labels,
+    find_counted,
+    note_answers,
+    note_domain,
+)
 from lmr.service.engine.requests import (
     BadInput,
-    ImageResult,
+    QueuedImage,
     Refused,
     StepAnswer,
     StepRequest,
@@ -37,12 +58,12 @@ from lmr.service.engine.status import ACTION_MESSAGES, describe_health
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.addresses import StateStore
 from lmr.service.store.sql_store import MOST_STEPS
-from lmr.service.store.stored_types import Claim, DamagedText, KeptAnswer, StoreError, StreamChange, Transaction
+from lmr.service.store.stored_types import Claim, KeptAnswer, StoreError, StreamChange, Transaction
 
 POINT = ("concentration", "entropy", "frozen_entropy", "agreement", "drift")  # signals in the history of a stream
 QUIET: Phase = "quiet"
+TOLD = (1, 10, 20, 50, 100)  # labels of a stream that are an event
 FEW_NOTES = 8  # kept in memory where the store has the others
-NOT_FINITE = "The model gave no finite answer to this image."
 
 _EMPTY = RowAnswer(torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.bool))
 
@@ -55,14 +76,13 @@ class _Turn:
     resident: Resident
     record: StreamRecord  # after the request
     answer: RowAnswer = _EMPTY
-    earlier: dict[int, dict[int, int]] = field(default_factory=dict)  # frozen answers to images of earlier requests
-    restore_row: Callable[[], None] = lambda: None
-    waiting: list[WaitingImage] = field(default_factory=list)  # before the request
+    restore: Callable[[], None] = lambda: None  # makes the state what it was before the request
+    shows: Sequence[CameraState] = ()  # what each image shows of the camera, where its statistics are known
 
-    def undo(self) -> None:
-        """Make the stream what it was before the request."""
-        self.restore_row()
-        self.resident.waiting = self.waiting
+    @property
+    def learns(self) -> bool:
+        """True if every image of the request can be trusted."""
+        return not any(state in NOT_TRUSTED for state in self.shows)
 
 
 class Worker:
@@ -70,7 +90,7 @@ class Worker:
 
     def __init__(
         self,
-        method: ServedMethod,
+        method: Labelled,
         names: Sequence[str],
         settings: ServiceSettings,
         store: StateStore,
@@ -81,9 +101,10 @@ class Worker:
         self.use(method, names)
         self._durable = store.durable
         self._at_once = self._durable and settings.durability == "answer"
+        self._may_delete = self._at_once and not store.shared  # also on a full disk, to make room
         self._most_notes = MOST_STEPS if self._durable and not self._at_once else FEW_NOTES
 
-    def use(self, method: ServedMethod, names: Sequence[str]) -> None:
+    def use(self, method: Labelled, names: Sequence[str]) -> None:
         """Serve with a method of these classes, whose rows hold the states of the residents."""
         self.method, self.names = method, list(names)
         self._compute, self._packer = Compute(method, self.names), Packer(method)
@@ -101,12 +122,12 @@ class Worker:
                     LOGGER.exception("Stream %r cannot be read", job.stream)
                 batch.refuse(job, error)
                 continue
-            turn = _Turn(job, resident, resident.record)
+            turn = self._look(job, resident, batch)
             if kept is not None:
                 batch.answer(job, kept)
             elif not isinstance(job.task, StepRequest):
                 tasks.append(turn)
-            elif _may_adapt(job, batch):
+            elif job.task.mode == "adapt":
                 steps.append(turn)
             else:
                 answers.append(turn)
@@ -123,7 +144,7 @@ class Worker:
             self._finish(self._do_task, turn, batch)
         if self._at_once:
             self.pack(batch.transaction)
-        if self.store.shared and batch.adapt:
+        if self.store.shared and not batch.failure:
             found = {job.stream: self.residents.get(job.stream) for job in batch.jobs}
             batch.transaction.epochs |= {stream: one.epoch for stream, one in found.items() if one is not None}
             for job in batch.jobs:  # the store confirms first that this engine still serves the streams
@@ -136,7 +157,7 @@ class Worker:
             return
         residents = [one for _, one in changed]
         rows = [one.row for one in residents]
-        states = self._packer.pack(rows, [one.waiting for one in residents], [one.written for one in residents])
+        states = self._packer.pack(rows, [one.written for one in residents])
         for (stream, resident), state in zip(changed, states, strict=True):
             resident.changed = False
             transaction.add(stream, StreamChange(state=state))
@@ -155,18 +176,18 @@ class Worker:
 
     def _admit(self, job: Job, batch: Batch) -> Resident:
         """Return the stream of a job with its state in a row of the method."""
-        if batch.refusal and isinstance(job.task, StepRequest) and job.task.mode == "adapt":
-            raise StoreFailed(f"{batch.refusal} This request was not applied; try again later.")
+        adapts = isinstance(job.task, StepRequest) and job.task.mode == "adapt"
+        if batch.failure and adapts:
+            raise StoreFailed(f"{batch.failure} This request was not applied; try again later.")
         resident = self.residents.use(job.stream)
         if resident is not None and not resident.exists and self.store.shared and job.stream not in batch.unsaved:
             self.residents.forget(job.stream)  # another engine may have created it since
             resident = None
         resident = resident or self._bring(job, batch)
         creates = isinstance(job.task, StepRequest) or job.task.action == "write"
-        if not resident.exists and not (creates and self.settings.create == "auto"):
-            hint = "; streams are not created here (--create never)" if self.settings.create == "never" else ""
-            raise UnknownStream(f"There is no stream {job.stream!r}{hint}.")
-        if not resident.exists and (not isinstance(job.task, StepRequest) or _may_adapt(job, batch)):
+        if not resident.exists and not creates:
+            raise UnknownStream(f"There is no stream {job.stream!r}.")
+        if not resident.exists and (adapts or isinstance(job.task, StreamTask)):
             if batch.room <= 0:
                 raise StreamLimit(
                     f"The new stream {job.stream!r} exceeds the limit of {self.settings.max_streams} streams; "
@@ -177,7 +198,7 @@ class Worker:
 
     def _bring(self, job: Job, batch: Batch) -> Resident:
         """Make a stream resident: as it is in the store, or in its initial state."""
-        if self.store.shared and not batch.adapt:  # to wait for it would keep all other streams waiting
+        if self.store.shared and batch.failure:  # to wait for it would keep all other streams waiting
             raise StoreFailed("The store cannot be used now, and this stream is not in memory; try again later.")
         claim, row = self.store.claim(job.stream), self._find_row(batch)
         try:
@@ -198,13 +219,13 @@ class Worker:
         try:
             record = None if claim.record is None else StreamRecord.from_json(claim.record.content)
             if claim.damage:
-                raise DamagedText(claim.damage)
+                raise LmrError(claim.damage)
+            if record is not None and record.stream != job.stream:
+                raise LmrError(f"the record is that of stream {record.stream!r}")
             if record is None or claim.state is None:
                 return None
-            waiting, written = self._packer.unpack(row, claim.state)
-            # Where a request is a step, nothing waits for one: images of an earlier --step N are not kept any longer.
-            return Resident(row, record, True, waiting if self.settings.step else [], written)
-        except (DamagedText, ValueError, LookupError, TypeError, RuntimeError) as error:  # also of pydantic and torch
+            return Resident(row, record, True, self._packer.unpack(row, claim.state))
+        except (ValueError, LookupError, TypeError, RuntimeError) as error:  # also of pydantic and torch
             if isinstance(job.task, StreamTask) and job.task.action == "delete":
                 assert claim.record is not None
                 return Resident(row, StreamRecord(job.stream, health=claim.record.health), True)
@@ -237,10 +258,18 @@ class Worker:
 
     # Requests.
 
+    def _look(self, job: Job, resident: Resident, batch: Batch) -> _Turn:
+        """Return the turn of a job, with the health of its camera."""
+        record = resident.record
+        if not isinstance(job.task, StepRequest) or not job.task.pictures:
+            return _Turn(job, resident, record)
+        picture, shows = note_pictures(record.picture, job.task.pictures, batch.time)
+        return _Turn(job, resident, replace(record, picture=picture), shows=shows)
+
     def _begin(self, turns: list[_Turn]) -> None:
         """Remember how to undo what follows."""
         for turn, restore in zip(turns, self._compute.copy([turn.resident.row for turn in turns]), strict=True):
-            turn.restore_row, turn.waiting = restore, turn.resident.waiting
+            turn.restore = restore
 
     def _try_all(self, serve: Callable[[list[_Turn]], None], turns: list[_Turn], batch: Batch) -> list[_Turn]:
         """Serve requests together, or if that fails each alone; return those that were answered."""
@@ -250,7 +279,7 @@ class Worker:
             return turns
         except Exception as error:
             for turn in turns:
-                turn.undo()
+                turn.restore()
             if len(turns) > 1:
                 return [done for turn in turns for done in self._try_all(serve, [turn], batch)]
             LOGGER.exception("A request of stream %r failed", turns[0].job.stream)
@@ -264,16 +293,13 @@ class Worker:
         except Exception as error:
             if not isinstance(error, Refused):
                 LOGGER.exception("A request of stream %r failed", turn.job.stream)
-            turn.undo()
+            turn.restore()
             batch.refuse(turn.job, error)
 
     def _adapt(self, turns: list[_Turn]) -> None:
         """Adapt on the images, answer them, and describe the streams afterwards."""
-        if self.settings.step:
-            self._step_counted(turns)
-        else:
-            self._give_answers(self._compute.step, turns)
-        self._compare(turns)
+        self._give_answers(self._compute.step, [turn for turn in turns if turn.learns])
+        self._give_answers(self._compute.answer, [turn for turn in turns if not turn.learns])
         records = self._compute.describe([(turn.resident.row, _count_step(turn)) for turn in turns])
         for turn, record in zip(turns, records, strict=True):
             turn.record = record
@@ -281,10 +307,12 @@ class Worker:
     def _answer(self, turns: list[_Turn]) -> None:
         """Answer the images with the present state."""
         self._give_answers(self._compute.answer, turns)
-        self._compare(turns)
 
-    def _compare(self, turns: list[_Turn]) -> None:
-        """Add the frozen model's answers for the requests that ask for them."""
+    def _give_answers(self, compute: Callable[[Inputs], list[RowAnswer]], turns: list[_Turn]) -> None:
+        """Add the answers, and the frozen model's where a request asks for them."""
+        answers = compute([(turn.resident.row, turn.job.task.images) for turn in turns])
+        for turn, answer in zip(turns, answers, strict=True):
+            turn.answer = answer
         if not (asking := [turn for turn in turns if turn.job.task.compare]):
             return
         found = self._compute.compare([(turn.resident.row, turn.job.task.images) for turn in asking])
@@ -292,78 +320,58 @@ class Worker:
             labels = dict(enumerate(logits.argmax(1).tolist()))
             turn.answer = replace(turn.answer, frozen=labels, frozen_logits=logits)
 
-    def _give_answers(self, compute: Callable[[Inputs], list[RowAnswer]], turns: list[_Turn]) -> None:
-        answers = compute([(turn.resident.row, turn.job.task.images) for turn in turns])
-        for turn, answer in zip(turns, answers, strict=True):
-            turn.answer = answer
-
-    def _step_counted(self, turns: list[_Turn]) -> None:
-        """Answer every image with the present state, and step whenever a stream has ``settings.step`` images."""
-        counted = [_CountedRequest(turn, self.settings.step) for turn in turns]
-        while active := [one for one in counted if one.is_left]:
-            answers = self._compute.answer([(one.row, one.take_part()) for one in active])
-            for one, answer in zip(active, answers, strict=True):
-                one.answers.append(answer)
-            full = [one for one in active if len(one.waiting) >= one.size]
-            steps = self._compute.step([(one.row, torch.stack([w.image for w in one.waiting])) for one in full])
-            for one, answer in zip(full, steps, strict=True):
-                one.note_step(answer)
-        for one in counted:
-            one.finish()
-
     def _finish_step(self, turn: _Turn, batch: Batch) -> None:
         """Add the results of a step to the batch, after all that can fail."""
         job, resident, answer = turn.job, turn.resident, turn.answer
         request: StepRequest = job.task
-        given = self._make_answer(job, turn.record, answer, batch, saved=self._at_once)
-        record = batch.stamp(note_answers(turn.record, given.answers))
-        quiet = resident.record.adapting == record.adapting == QUIET and record.adapts
+        given = self._make_answer(turn, turn.record, batch, saved=self._at_once)
+        record = batch.stamp(note_answers(note_domain(turn.record, batch.time), given.answers))
+        before = resident.record
+        quiet = before.adapting == record.adapting == QUIET and record.adapts and turn.learns
         note = self._make_note(request, record, given, quiet)
-        notes = {note.seq: note}
-        for seq, frozen in turn.earlier.items():
-            if (found := self._find_note(resident, seq)) is not None:
-                named = {place: self.names[kind] for place, kind in frozen.items()}
-                notes[seq] = replace(found, frozen=found.frozen | named)
-        texts = {seq: one.to_json() for seq, one in notes.items()}
-        change = StreamChange(record.store(), steps=texts, answers=self._keep_answer(request, given))
+        note = note if turn.learns else replace(note, first=-1)
+        change = StreamChange(record.store(), None, {note.seq: note.to_json()}, self._keep_answer(request, given))
         messages = [describe_health(event) for event in answer.events]
         self._note_change(resident, record, batch)
-        self._keep_notes(resident, notes)
+        self._keep_note(resident, note)
         batch.finish(job, given, change)
         batch.steps += answer.stepped
         for event, message in zip(answer.events, messages, strict=True):
             health, signals = (event["before"], event["after"]), {**event["signals"], "alarms": list(event["alarms"])}
             batch.add_event(job.stream, "health", health, message, signals)
+        self._tell_camera(before.picture, record, batch)
+
+    def _tell_camera(self, before: CameraHealth, record: StreamRecord, batch: Batch) -> None:
+        """Add an event if the camera of a stream is in another state."""
+        state = record.picture.state
+        if state is not before.state:
+            batch.add_event(record.stream, "camera", (before.state, state), CAMERA_MESSAGES[state], {})
 
     def _finish_answer(self, turn: _Turn, batch: Batch) -> None:
         """Add an answer without a step: the stream is unchanged, but an answer with a key is stored."""
         job, resident, record = turn.job, turn.resident, turn.resident.record
         request: StepRequest = job.task
         saved = self._durable and job.stream not in batch.unsaved
-        answer = self._make_answer(job, record, turn.answer, batch, saved=saved)
-        if request.mode == "adapt":
-            answer.adaptation["reason"] = "overload" if job.overloaded else "store"
-        if request.key is None or not batch.adapt or not resident.exists or job.overloaded:
+        answer = self._make_answer(turn, record, batch, saved=saved)
+        if request.key is None or batch.failure or not resident.exists:
             batch.answer(job, answer)
             return
         batch.finish(job, answer, StreamChange(record.store(), answers=self._keep_answer(request, answer)))
 
-    def _make_answer(
-        self, job: Job, record: StreamRecord, answer: RowAnswer, batch: Batch, *, saved: bool
-    ) -> StepAnswer:
+    def _make_answer(self, turn: _Turn, record: StreamRecord, batch: Batch, *, saved: bool) -> StepAnswer:
+        job, answer = turn.job, turn.answer
         request: StepRequest = job.task
-        results = {place: ImageResult(error=message) for place, message in request.errors.items()}
-        tops = self._name_top(answer.logits, request.top)
-        plain = [()] * len(tops) if answer.frozen_logits is None else self._name_top(answer.frozen_logits, request.top)
+        results = {place: Answer(error=message) for place, message in request.errors.items()}
+        plain = [] if answer.frozen_logits is None else rank(answer.frozen_logits, self.names, request.top)
+        frozen = {k: self.names[kind] for k, kind in answer.frozen.items()}
+        rankings = rank(answer.logits, self.names, request.top)
         known, unknown = answer.known.tolist(), answer.unknown.tolist()
-        for k, (place, top, frozen_top) in enumerate(zip(request.places, tops, plain, strict=True)):
-            frozen = self.names[answer.frozen[k]] if k in answer.frozen else None
-            result = ImageResult(error=NOT_FINITE)
-            if top:
-                result = ImageResult(None if unknown[k] else top[0][0], top[0][1], top, known=known[k])
-            results[place] = replace(result, frozen=frozen, frozen_top=frozen_top)
+        given = make_answers(rankings, known, unknown, frozen, plain, answer.reused)
+        for place, one, state in zip_longest(request.places, given, turn.shows):
+            results[place] = replace(one, trusted=False) if state in NOT_TRUSTED else one
         answers = tuple(results[place] for place in range(request.sent))
         adaptation = {"mode": request.mode, "stepped": answer.stepped, **answer.facts, "health": record.health}
+        adaptation |= describe_estimate(record) | ({"camera": str(record.picture.state)} if turn.shows else {})
         timing = {
             "queue_ms": 1000 * (job.started - job.arrived),
             "step_ms": 1000 * batch.seconds,
@@ -372,15 +380,13 @@ class Worker:
         }
         return StepAnswer(job.stream, record.seq, saved, answers, adaptation, timing)
 
-    def _name_top(self, logits: Tensor, count: int) -> list[tuple[tuple[str, float], ...]]:
-        return [tuple((self.names[kind], share) for kind, share in best) for best in list_top(logits, count)]
-
     def _make_note(self, request: StepRequest, record: StreamRecord, answer: StepAnswer, quiet: bool) -> StepNote:
         given = [answer.answers[place] for place in request.places]
         best = tuple((one.label, one.probability or 0.0) for one in given)
         frozen = {k: one.frozen for k, one in enumerate(given) if one.frozen is not None}
         point = {"seq": record.seq, **{key: record.signals.get(key) for key in POINT}, **record.measure_shares()}
-        return StepNote(record.seq, request.sent, tuple(request.places), best, frozen, point, quiet=quiet)
+        first = record.seen - len(best)
+        return StepNote(record.seq, request.sent, tuple(request.places), best, frozen, point, quiet=quiet, first=first)
 
     def _keep_answer(self, request: StepRequest, answer: StepAnswer) -> list[KeptAnswer]:
         """Return an answer as it is stored, if it has a key; it is saved when somebody reads it there."""
@@ -401,9 +407,9 @@ class Worker:
         found = self.store.read_steps(resident.record.stream, seq)
         return StepNote.from_json(found[0]) if found else None
 
-    def _keep_notes(self, resident: Resident, notes: Mapping[int, StepNote]) -> None:
-        """Keep notes that are not in the store yet."""
-        resident.notes |= notes
+    def _keep_note(self, resident: Resident, note: StepNote) -> None:
+        """Keep a note that is not in the store yet."""
+        resident.notes[note.seq] = note
         for seq in sorted(resident.notes)[: -self._most_notes]:
             del resident.notes[seq]
 
@@ -412,11 +418,16 @@ class Worker:
     def _do_task(self, turn: _Turn, batch: Batch) -> None:
         job, resident = turn.job, turn.resident
         if job.task.action == "read":
-            batch.answer(job, self.method.dump([resident.row]))
-        elif not batch.adapt:
+            labelled = resident.record.taught > 0  # a method without labels reads the other files as well
+            batch.answer(job, (self.method if labelled else self.method.method).dump([resident.row]))
+        elif batch.failure and not (job.task.action == "delete" and self._may_delete):
             raise StoreFailed("The store cannot be written, so nothing was changed; try again later.")
         elif job.task.action == "label":
             self._add_labels(job, resident, batch)
+        elif job.task.action == "ask":
+            self._remember(job, resident, batch)
+        elif job.task.action == "silent":
+            self._note_silence(job, resident, batch)
         elif job.task.action == "delete":
             self._delete(job, resident, batch)
         else:
@@ -432,14 +443,29 @@ class Worker:
                 self.method.restore(job.task.content, [resident.row])
             except LmrError as error:
                 raise BadInput(str(error)) from error
+        (after,) = self._compute.describe([(resident.row, before)], estimate=True)
         if action in ("reset", "write"):
-            resident.waiting = []
-        (after,) = self._compute.describe([(resident.row, before)])
+            seen = self._compute.count_images(resident.row)
+            after = note_domain(replace(after, seen=seen, forgot=before.seq, outdated=None), batch.time)
+        if action == "reset":
+            after = replace(after, picture=CameraHealth())
         record = batch.stamp(after)
         self._note_change(resident, record, batch)
         batch.finish(job, record, StreamChange(record.store()))
         health = before.health, record.health
         batch.add_event(job.stream, "operator", health, ACTION_MESSAGES[action], record.signals)
+
+    def _note_silence(self, job: Job, resident: Resident, batch: Batch) -> None:
+        """Note that a camera sends nothing, unless a frame has come meanwhile."""
+        before = resident.record
+        if not is_silent(before.picture, batch.time):
+            batch.answer(job, before)
+            return
+        record = replace(before, picture=note_silence(before.picture, batch.time), change=batch.take_number())
+        batch.records.append((before.health, record))
+        resident.record = record
+        batch.finish(job, record, StreamChange(record.store()))
+        self._tell_camera(before.picture, record, batch)
 
     def _delete(self, job: Job, resident: Resident, batch: Batch) -> None:
         """Delete a stream. It keeps its row until that is committed, so that nobody reads what is being deleted."""
@@ -447,10 +473,26 @@ class Worker:
         self._compute.clear(resident.row)
         (resident.record,) = self._compute.describe([(resident.row, StreamRecord(job.stream))])
         resident.exists = False
-        resident.waiting, resident.written, resident.notes, resident.changed = [], {}, {}, False
+        resident.written, resident.notes, resident.changed = {}, {}, False
         deleted = batch.change(before.health, replace(before, health=DELETED, adapts=False))
         batch.finish(job, deleted, StreamChange(fresh=True))
         batch.add_event(job.stream, "operator", (before.health, DELETED), ACTION_MESSAGES["delete"], {})
+
+    def _remember(self, job: Job, resident: Resident, batch: Batch) -> None:
+        """Remember images for labels that come later; answer with those that are not forgotten yet."""
+        found: dict[int, QueuedImage] = {}
+        for one in job.task.images:
+            note = self._find_note(resident, one.seq)
+            if note is not None and note.seq > resident.record.forgot and note.first >= 0 and one.image in note.places:
+                found[note.first + note.places.index(one.image)] = one
+        known = self._compute.list_learnable(resident.row, list(found))
+        kept = {number: one for (number, one), learnable in zip(found.items(), known, strict=True) if learnable}
+        if not kept:
+            batch.answer(job, [])
+            return
+        self._compute.remember(resident.row, list(kept))
+        resident.changed = self._durable
+        batch.finish(job, list(kept.values()), StreamChange(resident.record.store()))
 
     def _add_labels(self, job: Job, resident: Resident, batch: Batch) -> None:
         task: StreamTask = job.task
@@ -460,72 +502,48 @@ class Worker:
                 f"Stream {job.stream!r} has no request {task.seq} among its last {MOST_STEPS}; use the seq of one of "
                 "their answers."
             )
-        if len(task.labels) != note.count:
-            raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {len(task.labels)}.")
-        unknown = sorted({name for name in task.labels if name is not None and name not in self._classes})
+        if task.count not in (None, note.count):
+            raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {task.count}.")
+        unknown = sorted({name for name in task.labels.values() if name not in self._classes})
         if unknown:
             raise BadInput(f"The classes of this service do not include {unknown[0]!r}; use their names, or null.")
-        truth = {k: name for k, place in enumerate(note.places) if (name := task.labels[place]) is not None}
-        new, counted = ([self._classes.get(name or "", -1) for name in names] for names in find_new_labels(note, truth))
-        if new and self._compute.count_labels(resident.row, new, counted):
-            resident.changed = self._durable
-        record, note = add_labels(resident.record, note, truth)
+        unread = sorted(task.labels.keys() - {*note.places})
+        if unread:
+            raise BadInput(f"Image {unread[0]} of request {task.seq} has no answer; give null for it.")
+        truth = {k: task.labels[place] for k, place in enumerate(note.places) if place in task.labels}
+        record, after = add_labels(resident.record, note, truth)
+        if task.teach and note.seq > record.forgot:
+            known = list(note.taught or [None] * len(note.answers))
+            new = {k: name for k, name in truth.items() if known[k] != name}
+            if new:
+                self._teach(resident, note, new)
+                (record,) = self._compute.describe([(resident.row, record)], estimate=True)
+                record = note_domain(record, batch.time)
+                if any(resident.record.taught < count <= record.taught for count in TOLD):
+                    message = describe_labels(record)
+                    batch.add_event(job.stream, "label", (record.health, record.health), message, {})
+                resident.changed = self._durable
+            after = replace(after, taught=tuple(new.get(k, name) for k, name in enumerate(known)))
+        note = after
         resident.record = record = batch.change(record.health, record)
-        self._keep_notes(resident, {note.seq: note})
+        self._keep_note(resident, note)
         batch.finish(job, record, StreamChange(record.store(), steps={note.seq: note.to_json()}))
 
-
-class _CountedRequest:
-    """A request of a service with ``--step N``, whose images are taken in parts up to the next step.
-
-    More than N images may wait, if a service with a larger N stored them: the next image makes a step of all of them.
-    """
-
-    def __init__(self, turn: _Turn, size: int) -> None:
-        self._turn, self.row, self.size = turn, turn.resident.row, size
-        self.waiting = list(turn.resident.waiting)
-        self.answers: list[RowAnswer] = []  # of its parts
-        self._seq = turn.resident.record.seq + 1
-        self._taken = 0
-        self._last = _EMPTY
-        self._frozen: dict[int, dict[int, int]] = {}  # answers of the frozen model, by request and place
-
-    @property
-    def is_left(self) -> bool:
-        """Return True if there are images without an answer."""
-        return self._taken < self._turn.job.images
-
-    def take_part(self) -> Tensor:
-        """Return the images up to the next step, which wait for it from now on."""
-        count = max(1, self.size - len(self.waiting))
-        part: Tensor = self._turn.job.task.images[self._taken : self._taken + count]
-        for image in part:
-            self.waiting.append(WaitingImage(image.clone(), self._seq, self._taken))
-            self._taken += 1
-        return part
-
-    def note_step(self, answer: RowAnswer) -> None:
-        """Note a step on the waiting images."""
-        for place, kind in answer.frozen.items():
-            image = self.waiting[place]
-            self._frozen.setdefault(image.seq, {})[image.place] = kind
-        self._last = replace(answer, events=self._last.events + answer.events)
-        self.waiting = []
-
-    def finish(self) -> None:
-        """Give the turn the answers to all images, with the facts of the last step."""
-        frozen = self._frozen.pop(self._seq, {})
-        parts = ((part.logits, part.known, part.unknown) for part in self.answers)
-        logits, known, unknown = (torch.cat(column) for column in zip(*parts, strict=True))
-        self._turn.answer = replace(self._last, logits=logits, known=known, unknown=unknown, frozen=frozen)
-        self._turn.earlier, self._turn.resident.waiting = self._frozen, self.waiting
-
-
-def _may_adapt(job: Job, batch: Batch) -> bool:
-    """Return True for a request that adapts its stream: it asks for it, and there is time and a store for it."""
-    return bool(job.task.mode == "adapt") and batch.adapt and not job.overloaded
+    def _teach(self, resident: Resident, note: StepNote, labels: Mapping[int, str]) -> None:
+        """Learn labels of the last images; those of older ones are counted, where the method counts class shares."""
+        row, places = resident.row, list(labels)
+        known = self._compute.list_learnable(row, [note.first + k for k in places]) if note.first >= 0 else []
+        recent = [k for k, learnable in zip(places, known, strict=False) if learnable]
+        older = [k for k in labels if k not in recent]
+        if recent:
+            numbers, truth = [note.first + k for k in recent], [self._classes[labels[k]] for k in recent]
+            self._compute.learn_labels(row, numbers, truth, quiet=note.quiet)
+        if older:
+            counted = [self._classes.get(find_counted(note, k) or "", -1) for k in older]
+            self._compute.count_labels(row, [self._classes[labels[k]] for k in older], counted)
 
 
 def _count_step(turn: _Turn) -> StreamRecord:
-    record = turn.resident.record
-    return replace(record, seq=record.seq + 1, images=record.images + turn.job.images)
+    record, images = turn.record, turn.job.images
+    learnt = images if turn.learns else 0
+    return replace(record, seq=record.seq + 1, images=record.images + images, seen=record.seen + learnt)

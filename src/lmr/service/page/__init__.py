@@ -6,3 +6,4 @@ from pathlib import Path
 
 PAGE_FOLDER = Path(__file__).parent
 ASSETS_FOLDER = PAGE_FOLDER / "assets"
+SAMPLES_FOLDER = PAGE_FOLDER.parents[1] / "data" / "assets"  # the photographs that come with lmr, for Try it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -129,13 +130,17 @@ class PostgresStore(SqlStore):
         return int(self._read("SELECT pg_database_size(current_database())")[0][0])
 
     def _read_url(self, url: str) -> dict[str, Any]:
+        expected = (
+            "Cannot read the address of the store; expected one as postgresql://USER@HOST:PORT/DATABASE, with special "
+            "characters of a password percent-encoded"
+        )
         try:
             given = self._psycopg.conninfo.conninfo_to_dict(url)
         except self._psycopg.Error as error:
-            raise LmrError(
-                "Cannot read the address of the store; expected one as postgresql://USER@HOST:PORT/DATABASE "
-                f"({_explain(error)})."
-            ) from error
+            reason = re.sub('".*"', "...", _explain(error))  # what is quoted may be the password
+            raise LmrError(f"{expected} ({reason}).") from None
+        if any("@" in str(given.get(key, "")) for key in ("host", "port", "dbname")):  # a part of the password
+            raise LmrError(f"{expected}.")
         millis = int(1000 * STATEMENT_SECONDS)
         limits = f"-c statement_timeout={millis} -c idle_in_transaction_session_timeout={millis}"
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-VERSION = 4
+VERSION = 5
 
 # Every text that the engine reads back (record, watch, note, content of answers and events) is stored by ``seal``.
 _TABLES = """
@@ -49,6 +49,7 @@ MIGRATIONS: dict[int, list[str]] = {
         "ALTER TABLE events ADD COLUMN replica TEXT NOT NULL DEFAULT ''",
     ],
     4: ["DELETE FROM steps"],  # notes of requests had numbers of classes in place of their names
+    5: [],  # the facts have a checksum
 }
 
 

@@ -19,7 +19,6 @@ from lmr.core.errors import LmrError
 from lmr.service.store.schema import MIGRATIONS, OF_STREAM, VERSION, seal, unseal
 from lmr.service.store.stored_types import (
     Claim,
-    DamagedText,
     KeptAnswer,
     Refusals,
     StoredEvent,
@@ -31,16 +30,22 @@ from lmr.service.store.stored_types import (
 )
 
 CLASSES = "classes or prompts"  # the name of their digest in an identity
-GIVEN, NAMES = "classes at the start", "names"  # facts of a store whose classes were changed
+GIVEN = "classes at the start"  # a fact of a store whose classes were changed
+NAMES = "names"  # the names of the classes, in JSON, which are told and not compared
+CHECKSUM = "checksum"  # the fact about all other facts
 MOST_EVENTS = 10_000  # kept of all streams
 MOST_STEPS = 200  # notes of requests, kept of each stream
+_LAST_EPOCH = 2**63 - 1
 _ID = "(SELECT id FROM streams WHERE name = ?)"
 
 Result = TypeVar("Result")
 
 
 class OtherIdentity(LmrError):
-    """A store holds states of another model, of other classes or of another method: ``stored`` is its own ``name``."""
+    """A store holds states of another model, of other classes or of another method: ``stored`` is its own ``name``.
+
+    For classes it is the names in JSON, empty where they are not known.
+    """
 
     def __init__(self, message: str, name: str = "", stored: str = "") -> None:  # defaults: it is pickled on a cluster
         super().__init__(message)
@@ -142,9 +147,9 @@ class SqlStore(abc.ABC):
         )
 
     def read_answer(self, stream: str, key: str) -> KeptAnswer | None:
-        """Return the answer that is kept under a key; DamagedText if its bytes were damaged."""
+        """Return the answer that is kept under a key."""
         found = self._read(f"SELECT digest, content FROM answers WHERE stream = {_ID} AND key = ?", stream, key)
-        return _make_answer(stream, key, *found[0]) if found else None
+        return _make_answer(key, *found[0]) if found else None
 
     def read_events(self, stream: str, limit: int = 100) -> list[str]:
         """Return the last events of a stream, or with "" those of the service, oldest first, without damaged ones."""
@@ -158,7 +163,8 @@ class SqlStore(abc.ABC):
 
     def read_classes(self) -> list[str] | None:
         """Return the names of the classes, if they were changed since the store was created."""
-        found = self._read("SELECT value FROM facts WHERE name = ?", NAMES)
+        query = "SELECT value FROM facts WHERE name = ? AND EXISTS (SELECT 1 FROM facts WHERE name = ?)"
+        found = self._read(query, NAMES, GIVEN)
         return json.loads(found[0][0]) if found else None
 
     def summarise(self) -> StoreSummary:
@@ -185,8 +191,7 @@ class SqlStore(abc.ABC):
         if transaction.classes is not None:
             digest, names = transaction.classes
             facts = {GIVEN: self.identity.get(CLASSES, ""), CLASSES: digest, NAMES: json.dumps(names)}
-            sql.run_many("DELETE FROM facts WHERE name = ?", [(name,) for name in facts])
-            sql.run_many("INSERT INTO facts VALUES (?, ?)", list(facts.items()))
+            _write_facts(sql, _read_facts(sql) | facts)
         self._write_events(sql, [event for event in transaction.events if event.stream not in refused])
         return refused
 
@@ -205,7 +210,7 @@ class SqlStore(abc.ABC):
             for answer in change.answers
         ]
         for name, key, digest, content in _find_answers(sql, sent):
-            refused[name] = _make_answer(name, key, digest, content)
+            refused[name] = _make_answer(key, digest, content)
             _raise_epoch(sql, name)  # what was computed on top of the second step is refused too
         return refused
 
@@ -233,30 +238,51 @@ class SqlStore(abc.ABC):
         if not tables:
             for statement in create:
                 sql.run(statement)
-            facts = {"format": "lmr-store", "version": str(VERSION), **self.identity}
-            sql.run_many("INSERT INTO facts VALUES (?, ?)", list(facts.items()))
+            _write_facts(sql, {"format": "lmr-store", "version": str(VERSION), **self.identity})
             return
-        stored = dict(sql.run("SELECT name, value FROM facts")) if "facts" in tables else {}
+        stored = _read_facts(sql) if "facts" in tables else {}
         if stored.get("format") != "lmr-store":
             raise LmrError(f"{self.title} is a database, but not a store of lmr; give another --store.")
-        found = int(stored["version"])
+        version = stored.get("version", "")
+        found = int(version) if version.isdecimal() and len(version) < 9 else 0
+        if not found or (found == VERSION and stored.get(CHECKSUM) != _sum_facts(stored)):
+            raise LmrError(
+                f"The store {self.title} is damaged: its facts do not have their checksum. Restore it from a copy, or "
+                "give another --store."
+            )
         if not min(MIGRATIONS) - 1 <= found <= VERSION:
             raise LmrError(
                 f"The store {self.title} has format {found}, this lmr reads {VERSION}; use the lmr that "
                 "wrote it, or give another --store."
             )
         for name, value in self.identity.items():
-            if value not in (stored.get(name), stored.get(GIVEN) if name == CLASSES else None):
+            if name != NAMES and value not in (stored.get(name), stored.get(GIVEN) if name == CLASSES else None):
                 raise OtherIdentity(
                     f"The store {self.title} holds states of another {name}: {stored.get(name)}, not {value}. Serve "
                     "that one, or give another --store.",
                     name,
-                    stored.get(name, ""),
+                    stored.get(NAMES if name == CLASSES else name, ""),
                 )
-        for version in range(found + 1, VERSION + 1):
-            for statement in MIGRATIONS[version]:
+        for number in range(found + 1, VERSION + 1):
+            for statement in MIGRATIONS[number]:
                 sql.run(statement)
-            sql.run("UPDATE facts SET value = ? WHERE name = 'version'", str(version))
+        if found < VERSION:
+            _write_facts(sql, {**stored, "version": str(VERSION)})
+
+
+def _read_facts(sql: Statements) -> dict[str, str]:
+    return {str(name): str(value) for name, value in sql.run("SELECT name, value FROM facts")}
+
+
+def _write_facts(sql: Statements, facts: Mapping[str, str]) -> None:
+    """Replace all facts of the store."""
+    sql.run("DELETE FROM facts")
+    sql.run_many("INSERT INTO facts VALUES (?, ?)", list({**facts, CHECKSUM: _sum_facts(facts)}.items()))
+
+
+def _sum_facts(facts: Mapping[str, str]) -> str:
+    """Return the checksum of all facts but itself."""
+    return seal(json.dumps(sorted(pair for pair in facts.items() if pair[0] != CHECKSUM)))[:8]
 
 
 def _mark(values: Sequence[object]) -> str:
@@ -264,8 +290,9 @@ def _mark(values: Sequence[object]) -> str:
 
 
 def _raise_epoch(sql: Statements, stream: str) -> int:
-    """Return the new epoch of a stream."""
-    query = "INSERT INTO fences VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET epoch = fences.epoch + 1 RETURNING epoch"
+    """Return the new epoch of a stream; after the largest number, which only damage can bring about, it is 1."""
+    following = f"CASE WHEN fences.epoch < {_LAST_EPOCH} THEN fences.epoch + 1 ELSE 1 END"
+    query = f"INSERT INTO fences VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET epoch = {following} RETURNING epoch"
     return int(sql.run(query, stream)[0][0])
 
 
@@ -303,11 +330,8 @@ def _make_record(health: object, change: object, sealed: object) -> StoredRecord
     return StoredRecord(str(health), change if isinstance(change, int) else 0, unseal(sealed) or "")
 
 
-def _make_answer(stream: str, key: str, digest: str, sealed: object) -> KeptAnswer:
-    content = unseal(sealed)
-    if content is None:  # to apply the request again would be worse
-        raise DamagedText(f"the answer under the key {key!r} of stream {stream!r} does not have its checksum")
-    return KeptAnswer(key, digest, content)
+def _make_answer(key: str, digest: str, sealed: object) -> KeptAnswer:
+    return KeptAnswer(key, digest, unseal(sealed) or "")
 
 
 def _unseal_all(rows: Iterable[tuple[object]]) -> list[str]:

@@ -9,10 +9,6 @@ class StoreError(OSError):
     """The store cannot be read or written now; the message says why."""
 
 
-class DamagedText(StoreError):
-    """What is stored does not have its checksum; the message names it."""
-
-
 @dataclass(frozen=True)
 class StoredState:
     """The state of a stream: the file of the method's tensors, the watch as a JSON text, and named parts.
@@ -54,7 +50,10 @@ class StoredEvent:
 
 @dataclass(frozen=True)
 class KeptAnswer:
-    """An answer as a JSON text, kept under the key of its request."""
+    """An answer as a JSON text, kept under the key of its request.
+
+    When read, ``content`` is empty if the text is damaged: to apply the request again would be worse.
+    """
 
     key: str
     digest: str

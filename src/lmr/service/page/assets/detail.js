@@ -4,18 +4,17 @@ import { makeChart } from "./charts.js";
 import { drawFrame, find, formatAgo, formatNumber, formatShare, make, makeRow, nameLabel, setDot } from "./dom.js";
 import { makeEvent } from "./events.js";
 import { askJson, NeedsToken, Refusal, streamPath } from "./feed.js";
-import { explain, judge } from "./words.js";
+import { explain, judge, sayEstimate } from "./words.js";
 
 const ACTIONS = [
   { action: "reset", label: "Reset", title: "Forget everything: answer as the frozen model does, and begin again" },
   { action: "rollback", label: "Roll back", title: "Go back to the newest good snapshot" },
   { action: "pause", label: "Pause", title: "Keep the present state and adapt no more" },
   { action: "resume", label: "Resume", title: "Adapt again" },
-  { action: "undo", label: "Undo", title: "Undo the last rollback or reset, by the watch or by an operator" },
 ];
-const DONE = { reset: "was reset", rollback: "was rolled back", pause: "is paused", resume: "adapts again", undo: "is as it was before" };
+const DONE = { reset: "was reset", rollback: "was rolled back", pause: "is paused", resume: "adapts again" };
 
-const HEADS = { Labelled: "right", Compared: "compared", Canaries: "canaries", "Right, adapted": "right", "Right, frozen": "frozen", "Changed answers": "changed" };
+const HEADS = { Estimated: "estimated", Labelled: "right", Compared: "compared", "Right, adapted": "right", "Right, frozen": "frozen", "Changed answers": "changed" };
 
 export function makeDetail({ notify, onToken, onClose, onTry }) {
   const title = (text, term) => make("span", {}, `${text} `, explain(term, text));
@@ -85,7 +84,7 @@ export function makeDetail({ notify, onToken, onClose, onTry }) {
     badge.hidden = false;
     const said = judge(status);
     badge.textContent = said.words;
-    setDot(badge, status.health);
+    setDot(badge, said.dot);
     find("verdict").replaceChildren(make("strong", { class: said.help, text: said.verdict }), ` ${said.trend}. `, make("strong", { text: "To do: " }), said.todo);
     showFacts({
       Requests: status.seq.toLocaleString("en"),
@@ -97,9 +96,9 @@ export function makeDetail({ notify, onToken, onClose, onTry }) {
       "Right, adapted": formatShare(status.compared_accuracy ?? status.accuracy),
       "Right, frozen": formatShare(status.frozen_accuracy),
       "Changed answers": formatShare(status.changed),
+      ...(status.taught ? { Estimated: sayEstimate(status) } : {}),
       Labelled: `${status.labelled.toLocaleString("en")} images`,
       Compared: signals.compared === undefined ? "–" : `${formatNumber(signals.compared)} images`,
-      Canaries: formatShare(signals.canaries),
     });
     charts.forEach((chart) => chart.update(history));
     const largest = Math.max(...shares.map(([, share]) => share), 1e-9);

@@ -67,6 +67,6 @@ export async function drawFrame(canvas, b64) {
 }
 
 // The colour of a health, as the style sheet names it: "rolled back" is --rolled-back.
-export const HEALTHS = ["ok", "watch", "alarm", "rolled back", "reset", "quarantined", "paused", "unwatched", "damaged"];
+export const HEALTHS = ["ok", "suspected", "alarm", "bad", "rolled back", "reset", "paused", "unwatched", "damaged"];
 export const nameColour = (health) => (HEALTHS.includes(health) ? `--${health.replace(" ", "-")}` : "--faint");
 export const setDot = (element, health) => element.style.setProperty("--dot", `var(${nameColour(health)})`);

@@ -5,6 +5,7 @@ import { makeDetail } from "./detail.js";
 import { find, setDot } from "./dom.js";
 import { makeEvent } from "./events.js";
 import { askJson, follow, hasToken, keepToken, NeedsToken } from "./feed.js";
+import { makeLabelling } from "./labelling.js";
 import { makeTiles } from "./operation.js";
 import { makeTry } from "./tryit.js";
 import { makeWall } from "./wall.js";
@@ -16,8 +17,8 @@ const PAGE = 1000; // streams that are read at once
 const REFRESH = 10; // seconds after which streams that other replicas serve are read again
 const SAID = 5000; // milliseconds that a message stays
 const LISTED = 500; // streams that Try it offers
-const STATES = { ready: "ok", degraded: "quarantined", draining: "watch", loading: "watch", closed: "paused" };
-const TABS = ["wall", "try", "operation"];
+const STATES = { ready: "ok", degraded: "damaged", draining: "suspected", loading: "suspected", closed: "paused" };
+const TABS = ["wall", "label", "try", "operation"];
 
 let model = null; // what /v1/model says
 let reading = null; // the list of streams that is being read
@@ -28,8 +29,9 @@ let hush = 0;
 
 const showTiles = makeTiles();
 const wall = makeWall();
-const tryIt = makeTry({ notify, onToken: askToken, listStreams: () => [...wall.statuses.keys()].slice(0, LISTED) });
+const tryIt = makeTry({ notify, onToken: askToken, listStreams: () => [...wall.statuses.keys()].slice(0, LISTED), hasStream: (name) => wall.statuses.has(name), listClasses: () => model?.classes ?? [] });
 const detail = makeDetail({ notify, onToken: askToken, onClose: () => go(""), onTry: tryFrame });
+const labelling = makeLabelling({ notify, onToken: askToken, statuses: wall.statuses, listClasses: () => model?.classes ?? [], isOpen: () => !find("label").hidden });
 const feed = follow({ onFrame, onLost, onToken: askToken });
 followHelp();
 
@@ -50,6 +52,7 @@ function onFrame(frame) {
     readStreams();
   }
   wall.put(frame.streams);
+  labelling.look();
   for (const status of frame.streams) reading?.add(status.stream); // one that began after its page was read
   showEvents(frame.events);
   const open = wall.statuses.get(detail.name);
@@ -66,7 +69,7 @@ function showState(state, reason = "") {
   const badge = find("state");
   badge.textContent = state;
   badge.title = reason;
-  setDot(badge, STATES[state] ?? "quarantined");
+  setDot(badge, STATES[state] ?? "damaged");
   if (state === "degraded" || state === "draining") {
     find("notice").textContent = reason || `The service is ${state}.`;
     find("notice").hidden = false;
@@ -78,7 +81,7 @@ async function readModel() {
     model = await askJson("/v1/model");
     find("model").textContent = `${model.model}, ${model.classes.length} classes, ${model.spec}`;
     find("model").title = model.spec;
-    detail.showsFrames = wall.showsFrames = model.settings.show_frames;
+    detail.showsFrames = wall.showsFrames = labelling.showsFrames = model.settings.show_frames;
   } catch (error) {
     if (error instanceof NeedsToken) askToken();
   }
@@ -114,7 +117,7 @@ function showEvents(events) {
   find("log-count").textContent = list.children.length === EVENTS ? `the last ${EVENTS}` : "";
 }
 
-// What the address names is shown: #/try, #/operation, the name of a camera, or the wall.
+// What the address names is shown: #/label, #/label/NAME, #/try, #/operation, the name of a camera, or the wall.
 function go(hash) {
   if (location.hash.slice(1) !== hash) location.hash = hash;
   else route();
@@ -124,7 +127,8 @@ const choose = (name) => go(name);
 
 function route() {
   const hash = decodeURIComponent(location.hash.slice(1));
-  const tab = TABS.find((name) => hash === `/${name}`) ?? "wall";
+  const [, wanted, camera] = hash.match(/^\/(\w+)(?:\/([\w.-]+))?$/) ?? [];
+  const tab = TABS.includes(wanted) ? wanted : "wall";
   const name = /^[\w.-]+$/.test(hash) ? hash : null;
   const opened = name && name !== detail.name;
   detail.open(name);
@@ -136,6 +140,7 @@ function route() {
     button.tabIndex = one === tab ? 0 : -1;
   }
   find("detail").hidden = name === null;
+  if (tab === "label") labelling.open(camera);
   if (opened) {
     scrollTo(0, 0);
     find("detail-title").focus({ preventScroll: true });

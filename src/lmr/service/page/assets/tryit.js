@@ -2,6 +2,7 @@
 
 import { find, formatShare, make, makeRow, nameLabel } from "./dom.js";
 import { askJson, NeedsToken, Refusal, streamPath } from "./feed.js";
+import { makeSamples } from "./samples.js";
 
 const OWN = "try-it"; // the stream of this view, which adapts; others only answer unless asked to
 const LARGEST = 640; // pixels of a side that are sent at most
@@ -51,7 +52,7 @@ const CORRUPTIONS = {
   },
 };
 
-export function makeTry({ notify, onToken, listStreams }) {
+export function makeTry({ notify, onToken, listStreams, hasStream, listClasses }) {
   const canvas = find("try-image");
   let source = null; // the image before it is made worse
   let video = null;
@@ -88,8 +89,7 @@ export function makeTry({ notify, onToken, listStreams }) {
       show(stream, found.answers[0]);
       showPhase(stream);
     } catch (error) {
-      if (error instanceof NeedsToken) onToken();
-      else notify(error instanceof Refusal ? error.message : "The service cannot be reached.");
+      report(error);
     }
     busy = false;
     if (again) {
@@ -98,7 +98,21 @@ export function makeTry({ notify, onToken, listStreams }) {
     }
   }
 
-  function show(stream, answer) {
+  function report(error) {
+    if (error instanceof NeedsToken) onToken();
+    else notify(error instanceof Refusal ? error.message : "The service cannot be reached.");
+  }
+
+  function showSample(image) {
+    stop();
+    find("drop-hint").hidden = true;
+    [canvas.width, canvas.height] = [image.width, image.height];
+    canvas.getContext("2d").drawImage(image, 0, 0);
+  }
+
+  const samples = makeSamples({ stream: OWN, hasStream, listClasses, report, showImage: showSample, showAnswer: (answer) => show(OWN, answer, false), spoil: (name, strength) => (context, image) => CORRUPTIONS[name](context, image, strength / 10) });
+
+  function show(stream, answer, logs = true) {
     if (answer.error) {
       find("try-verdict").textContent = answer.error;
       return;
@@ -109,6 +123,7 @@ export function makeTry({ notify, onToken, listStreams }) {
     const label = nameLabel(answer.label, answer.probability);
     const text = label === answer.frozen ? `Both say ${label}.` : `The adapted model says ${label}, the frozen model ${answer.frozen}.`;
     find("try-verdict").textContent = text;
+    if (!logs) return;
     const strength = Number(find("strength").value);
     const what = strength ? `${find("corruption").value} ${strength}` : "as it is";
     find("try-log").prepend(make("li", {}, make("span", { class: "soft", text: what }), make("span", { text: `${stream}: ${text}` })));
@@ -198,6 +213,9 @@ export function makeTry({ notify, onToken, listStreams }) {
       source = image;
       send();
     },
-    close: stop,
+    close() {
+      stop();
+      samples.stop();
+    },
   };
 }

@@ -3,7 +3,7 @@
 import { makeSparkline } from "./charts.js";
 import { drawFrame, find, formatShare, isNumber, make, nameLabel, plural, setDot } from "./dom.js";
 import { askJson, streamPath } from "./feed.js";
-import { explain, judge, sayAge } from "./words.js";
+import { explain, judge, sayAge, sayEstimate } from "./words.js";
 
 const PAGE = 24; // cards at a time
 const POINTS = 60; // of a trend
@@ -16,7 +16,7 @@ const FILTERS = {
   "Adapting hurts": (_, said) => said.help === "hurts",
   "Adapting helps": (_, said) => said.help === "helps",
   Adapting: (status) => status.adapts && (status.adapting ?? "adapting") === "adapting",
-  Healthy: (status) => status.health === "ok",
+  Healthy: (_, said) => said.healthy,
 };
 
 export function makeWall() {
@@ -109,12 +109,13 @@ export function makeWall() {
     }
     const often = [...labels].sort((one, other) => other[1] - one[1]).slice(0, 3);
     tell(0, often.map(([label, times]) => (times > 1 ? `${label} (${times})` : label)).join(", ") || "Nothing yet", `${plural(all.length, "camera")}, ${count((status) => Date.now() / 1000 - status.updated < 60).toLocaleString("en")} sent an image in the last minute`);
-    const [healthy, urgent, suspected] = [count(FILTERS.Healthy), count(FILTERS["Needs you"]), count((status) => status.health === "watch")];
-    const labelled = all.filter((status) => isNumber(status.accuracy));
-    const mean = labelled.reduce((sum, status) => sum + status.accuracy, 0) / Math.max(1, labelled.length);
-    const lowest = labelled.reduce((least, status) => (least && least.accuracy <= status.accuracy ? least : status), null);
+    const [healthy, urgent, suspected] = [count(FILTERS.Healthy), count(FILTERS["Needs you"]), count((status) => status.health === "suspected")];
+    const right = (status) => status.estimated_accuracy ?? status.accuracy;
+    const labelled = all.filter((status) => isNumber(right(status)));
+    const mean = labelled.reduce((sum, status) => sum + right(status), 0) / Math.max(1, labelled.length);
+    const lowest = labelled.reduce((least, status) => (least && right(least) <= right(status) ? least : status), null);
     const health = `${healthy.toLocaleString("en")} of ${all.length.toLocaleString("en")} healthy${suspected ? `, ${suspected} suspected` : ""}`;
-    if (lowest) tell(1, `${formatShare(mean, 2)} right`, `lowest: ${lowest.stream}, ${formatShare(lowest.accuracy, 2)}; ${health}`);
+    if (lowest) tell(1, `${formatShare(mean, 2)} right`, `lowest: ${lowest.stream}, ${formatShare(right(lowest), 2)}; ${health}`);
     else tell(1, health, "no labels were sent, so nobody knows for certain");
     const known = all.filter((status) => said.get(status.stream).gain !== null);
     const gain = known.reduce((sum, status) => sum + said.get(status.stream).gain, 0) / Math.max(1, known.length);
@@ -124,10 +125,14 @@ export function makeWall() {
     const changes = compared.length ? `${formatShare(changed, 2)} of the answers are changed` : "nothing was compared yet";
     const verdict = hurts > helps ? "No" : helps ? "Yes" : Math.abs(gain) < 0.05 ? "No difference yet" : "No clear difference";
     if (known.length) tell(2, Math.abs(gain) < 0.05 ? verdict : `${verdict}: ${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(1)} points`, `helps ${helps}, hurts ${hurts}, no clear difference for ${known.length - helps - hurts}; ${changes}`);
-    else tell(2, "Not known", `${changes}; send some true labels to know`);
+    else tell(2, "Not known", `${changes}; label some frames to know`);
     const rank = (status) => said.get(status.stream).rank;
     const worst = all.reduce((found, status) => (found && rank(found) <= rank(status) ? found : status), null);
+    const asks = all.filter((status) => said.get(status.stream).wants);
+    const wanting = asks.reduce((found, status) => (found && (found.outdated || !status.outdated) ? found : status), null);
+    answers[3].value.parentElement.classList.toggle("attention", urgent > 0);
     if (urgent) tell(3, make("a", { href: `#${worst.stream}`, text: `Look at ${worst.stream}` }), `${urgent > 1 ? `${urgent} cameras need you. ` : ""}${said.get(worst.stream).words}. ${said.get(worst.stream).todo}`);
+    else if (wanting) tell(3, make("a", { href: `#/label/${wanting.stream}`, text: `Label ${plural(said.get(wanting.stream).wants.count, "frame")} of ${wanting.stream}` }), `${said.get(wanting.stream).wants.why}; no camera is in trouble`);
     else tell(3, all.length ? "Nothing" : "Send an image", all.length ? "no camera needs you" : "a stream begins with its first image");
   }
 
@@ -193,6 +198,8 @@ function makeCard(name) {
   const age = make("span", { class: "soft age" });
   const verdict = make("strong");
   const trend = make("span", { class: "soft" });
+  const estimate = make("span");
+  const estimated = make("p", { class: "estimated" }, estimate, " ", explain("estimated", "estimated"));
   const todo = make("span");
   const spark = makeSparkline(42, 2, { least: 0, most: 1 });
   const help = explain("ok", "health");
@@ -203,6 +210,7 @@ function makeCard(name) {
     make("div", { class: "picture" }, image, nothing),
     make("div", { class: "says" }, make("h3", {}, make("a", { href: `#${name}`, text: name, title: name })), label, frozen),
     make("p", { class: "health" }, words, help, age),
+    estimated,
     make("p", { class: "trend" }, verdict, " ", trend, about),
     spark.element,
     make("p", { class: "todo" }, make("span", { class: "soft", text: "To do: " }), todo),
@@ -228,15 +236,17 @@ function makeCard(name) {
     element,
     show(status, said, frames) {
       change = status.change;
-      setDot(element, said.help === "hurts" && status.health === "ok" ? "watch" : status.health);
-      setDot(words, status.health);
+      setDot(element, said.dot);
+      setDot(words, said.dot);
       words.textContent = said.words;
-      help.dataset.term = status.health;
+      help.dataset.term = said.term;
       about.dataset.term = said.gain === null ? "changed" : "right";
       age.textContent = sayAge(status);
       verdict.textContent = said.verdict;
       verdict.className = said.help;
       trend.textContent = said.trend;
+      estimate.textContent = sayEstimate(status);
+      estimated.hidden = !estimate.textContent;
       todo.textContent = said.todo;
       element.classList.toggle("attention", said.attention);
       image.hidden = framed < 0;

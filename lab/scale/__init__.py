@@ -1,1 +1,0 @@
-"""Capacity planning: the machines that a number of streams needs, calculated and checked by a simulation."""

@@ -1,1 +1,0 @@
-"""Trials of the watch on failing and on healthy streams: detections, delays and costs."""

@@ -1,0 +1,115 @@
+"""The line at the end of ``lmr predict``: what was labelled, what adapting changed and why, and what to type next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+
+import torch
+
+from lmr.apps.options import AnyPath
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.results import PredictSummary
+from lmr.core.answer import UNKNOWN
+from lmr.core.foreign_text import make_printable
+from lmr.core.functional.look import FEWEST, describe_look
+
+MANY = 0.5  # of the answers in one class are worth a word, if that is twice an equal share at least
+ENOUGH = 20  # answers from which shares mean something
+
+
+def describe_run(summary: PredictSummary, options: PredictOptions, sources: Sequence[AnyPath]) -> str:
+    """Return the line for a run with these options as they were given, before they were resolved."""
+    counted = _count(summary)
+    if summary.taught is not None or summary.images == summary.errors:
+        return " ".join(filter(None, (counted, summary.taught)))
+    tally = summary.tally
+    words = describe_look(torch.tensor(tally.looks), tally.side) if tally.looks else []
+    said = [counted]
+    if tally.images > tally.failed:
+        said += [_describe_images(summary, words), *_describe_share(summary, options)]
+        said.append(_advise(summary, options, sources, bool(words)))
+    return " ".join(filter(None, said))
+
+
+def _count(summary: PredictSummary) -> str:
+    good = summary.images - summary.errors
+    many = "1 image" if summary.images == 1 else f"{summary.images} images"
+    parts = [f"{good} of {many} labelled" if summary.errors else f"{many} labelled"]
+    parts[0] += f" in {os.fspath(summary.out)}" if summary.out else ""
+    if summary.earlier:
+        parts.append(f"{summary.earlier} of them earlier")
+    if summary.errors:
+        parts.append(f"{summary.errors} could not be read")
+    if summary.answers[UNKNOWN]:
+        parts.append(f"{summary.answers[UNKNOWN]} unknown")
+    return ", ".join(parts) + "."
+
+
+def _describe_images(summary: PredictSummary, words: Sequence[str]) -> str:
+    """Return how the images look, and what adapting has changed."""
+    tally = summary.tally
+    sure = f"{_percent(tally.sureness / (tally.images - tally.failed))}"
+    look = f"Mean confidence {sure}"
+    if len(tally.looks) >= FEWEST:
+        look = f"They look {' and '.join(words) or 'ordinary'} (mean confidence {sure})"
+    if tally.rests and not tally.adapted:
+        why = "they were so from the first image on" if words else "they did not change"
+        return f"{look}; nothing was adapted, because {why}."
+    if not tally.compared:
+        return f"{look}."
+    when = " in two passes" if summary.passes == 2 else ""
+    if not when and tally.rests and tally.first_adapted is not None and tally.first_adapted > 1:
+        when = f" from image {tally.first_adapted} on"
+    share = f"about {_percent(tally.differing / tally.compared)}" if tally.differing else "none"
+    return f"{look}; adapting{when} changed {share} of the answers ({tally.differing} of {tally.compared} compared)."
+
+
+def _describe_share(summary: PredictSummary, options: PredictOptions) -> list[str]:
+    """Return a sentence where one class has most of the answers, as equal shares are wrong if it really has."""
+    label, share = summary.most
+    if summary.images < ENOUGH or share < max(MANY, 2 / summary.tally.classes):
+        return []
+    advice = "leave out" if options.prior == "uniform" else "do not use"
+    most = f"{_percent(share)} of the answers are {make_printable(label)!r}"
+    return [f"{most}: if that is plausible, {advice} --prior uniform."]
+
+
+def _advise(summary: PredictSummary, options: PredictOptions, sources: Sequence[AnyPath], bad: bool) -> str:
+    """Return what to type next."""
+    tally, command = summary.tally, _suggest_label(options, sources)
+    adapted = tally.adapted if tally.rests else tally.compared
+    equal = "If all classes are about equally frequent, add --prior uniform." if bad and tally.rests else ""
+    if not command:
+        return "" if adapted else equal
+    if adapted:
+        return f"To see whether that helped, label 20 images: {command}"
+    if bad:
+        return f"{equal} {'Otherwise,' if equal else 'To correct the answers,'} label 20 images: {command}".strip()
+    return f"To see how accurate the answers are, label 20 images: {command}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _suggest_label(options: PredictOptions, sources: Sequence[AnyPath]) -> str:
+    """Return the command that labels images of a folder; empty where the sources are not one."""
+    return write_command("label", sources, options) if len(sources) == 1 and os.path.isdir(sources[0]) else ""
+
+
+def write_command(name: str, sources: Sequence[AnyPath], options: PredictOptions, *more: str) -> str:
+    """Return a command on these images with the same classes and model; one that labels has no options of methods."""
+    labels = options.labels if isinstance(options.labels, (str, os.PathLike)) else ",".join(options.labels or ())
+    words = [*(os.fspath(source) for source in sources), "--labels", os.fspath(labels)]
+    words += ["--model", options.model] if options.model != PredictOptions.model else []
+    for template in options.templates or ():
+        words += ["--template", template]
+    if isinstance(options.prompts, (str, os.PathLike)):
+        words += ["--prompts", os.fspath(options.prompts)]
+    if name != "label" and "--method" not in more and options.method != PredictOptions.method:
+        words += ["--method", options.method]
+    if name != "label" and options.batch_size != PredictOptions.batch_size:
+        words += ["--batch-size", str(options.batch_size)]
+    return f"lmr {name} {shlex.join([*words, *more])}"

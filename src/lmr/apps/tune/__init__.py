@@ -1,1 +1,0 @@
-"""``lmr tune``: choosing a method's arguments on unlabelled images."""

@@ -1,1 +1,0 @@
-"""The cost of one step of each method: time, memory, and the share of the machine's arithmetic that it reaches."""

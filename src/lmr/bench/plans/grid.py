@@ -1,0 +1,36 @@
+"""The grid of a plan: values to choose from, as many for every method.
+
+A TOML file: the name of a method, then a list of tables of arguments. The values of the plan are always among the
+choices, so they are not listed.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lmr.core.errors import LmrError
+from lmr.core.files import read_text
+
+Grid = Mapping[str, list[dict[str, Any]]]
+FORM = "each method has a list of tables, as in tent = [{ lr = 5e-4 }, { lr = 2e-3 }]"
+
+
+def read_grid(path: str) -> Grid:
+    """Read a grid file; LmrError unless every method has the same number of different values."""
+    try:
+        grid: dict[str, list[dict[str, Any]]] = tomllib.loads(read_text(Path(path)))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise LmrError(f"Cannot read the grid {path!r}: {error}. In it {FORM}.") from error
+    for name, choices in grid.items():
+        if not isinstance(choices, list) or not all(isinstance(values, dict) and values for values in choices):
+            raise LmrError(f"Cannot read {name} in the grid {path!r}: {FORM}.")
+        if any(values in choices[:place] for place, values in enumerate(choices)):
+            raise LmrError(f"The grid {path!r} has values of {name} twice; remove one.")
+    counts = {name: len(choices) for name, choices in grid.items()}
+    if not grid or len(set(counts.values())) > 1:
+        shown = ", ".join(f"{name} {count}" for name, count in counts.items()) or "no method"
+        raise LmrError(f"Expected the same number of values for every method in the grid {path!r}, got {shown}.")
+    return grid

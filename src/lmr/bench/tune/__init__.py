@@ -1,1 +1,0 @@
-"""The choice of a method's arguments without labels."""

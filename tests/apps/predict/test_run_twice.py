@@ -1,0 +1,141 @@
+"""``lmr predict`` on files in two passes: answers, what needs one pass only, and runs that are killed in either."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lmr
+from lmr.apps.predict import run as run_module
+from lmr.apps.predict.options import PredictOptions
+from lmr.apps.predict.results import PredictSummary
+from lmr.apps.predict.twice import predict_twice
+from lmr.images.files import open_image
+from predict_runs import LABELS, Crash, crash_at, draw_pictures, posix, read_lines, run_here
+
+pytestmark = pytest.mark.usefixtures("tiny_models")
+COUNT = 20
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return draw_pictures(tmp_path / "pictures", range(COUNT))
+
+
+def predict(pictures: Path, out: Path | None, **options: Any) -> PredictSummary:
+    usual = {"labels": LABELS, "batch_size": 8, "method": "lmr"}
+    return predict_twice(pictures, PredictOptions(out=out, **usual | options))
+
+
+def test_second_pass_answers_with_what_the_first_learnt(pictures: Path, tmp_path: Path) -> None:
+    summary = predict(pictures, tmp_path / "out.jsonl", watch="off")
+    backbone = lmr.load()
+    method = lmr.create("lmr", backbone.classifier(LABELS), preset="auto")
+    images = torch.stack([backbone.preprocess(open_image(pictures / f"img{k}.png")) for k in range(COUNT)])
+    for batch in images.split(8):
+        method.step(batch)
+    expected = [p for batch in images.split(8) for p in method.step(batch).probabilities.max(1).values.tolist()]
+    found = [line["probability"] for line in read_lines(tmp_path / "out.jsonl")]
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert (summary.images, summary.passes, summary.adapted) == (COUNT, 2, COUNT)
+    assert "in two passes" in str(summary)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "pictures"]
+
+
+@pytest.mark.parametrize("changes", [{"method": "steady"}, {"method": "zeroshot"}, {"passes": 1}])
+def test_one_pass_where_a_second_changes_nothing(pictures: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    summary = predict(pictures, tmp_path / "out.csv", **changes)
+    run_module.predict_images(
+        pictures, PredictOptions(labels=LABELS, out=tmp_path / "one.csv", batch_size=8, **{"method": "lmr"} | changes)
+    )
+    assert (summary.passes, summary.out) == (1, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "one.csv").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.csv", "out.csv", "pictures"]
+
+
+@pytest.mark.parametrize("killed", [2, 3, 5])  # in the first pass, between them, in the second; they have three batches
+def test_runs_that_are_killed_resume_in_either_pass(
+    pictures: Path, tmp_path: Path, killed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(pictures, tmp_path / "whole.jsonl")
+    answer, count = run_module.PredictRun.answer, 0
+
+    def die(self: Any, batch: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > killed:
+            raise RuntimeError("killed")
+        return answer(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module.PredictRun, "answer", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            predict(pictures, tmp_path / "out.jsonl")
+    predict(pictures, tmp_path / "out.jsonl", resume=True)
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "pictures", "whole.jsonl"]
+
+
+@pytest.mark.parametrize("killed", [2, 4])
+def test_a_run_that_replaces_an_output_is_resumed_too(
+    pictures: Path, tmp_path: Path, killed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict(pictures, tmp_path / "whole.jsonl")
+    (tmp_path / "out.jsonl").write_text("old\n")
+    with crash_at(run_module.PredictRun, "answer", killed, "before"), pytest.raises(Crash):
+        predict(pictures, tmp_path / "out.jsonl", overwrite=True)
+    predict(pictures, tmp_path / "out.jsonl", resume=True)
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_two_runs_never_share_an_output(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer, errors = run_module.PredictRun.answer, list[str]()
+
+    def start_another(self: Any, batch: Any) -> Any:
+        with pytest.raises(lmr.LmrError) as error:
+            predict(pictures, tmp_path / "out.jsonl", overwrite=True)
+        errors.append(str(error.value))
+        return answer(self, batch)
+
+    monkeypatch.setattr(run_module.PredictRun, "answer", start_another)
+    predict(pictures, tmp_path / "out.jsonl")
+    assert len(errors) == 6
+    assert all("Another run" in error for error in errors)
+    assert len(read_lines(tmp_path / "out.jsonl")) == COUNT
+
+
+@posix
+def test_class_names_from_a_pipe_are_read_once(pictures: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "names"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("\n".join(LABELS),), daemon=True)
+    writer.start()
+    assert predict(pictures, tmp_path / "out.jsonl", labels=pipe).images == COUNT
+    writer.join(60)
+
+
+def test_a_run_of_one_pass_is_not_resumed_in_two(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module.PredictRun, "_count", lambda self, answers: (_ for _ in ()).throw(RuntimeError("x")))
+    with pytest.raises(RuntimeError, match="x"):
+        predict(pictures, tmp_path / "out.jsonl", passes=1)
+    with pytest.raises(lmr.LmrError, match="The run had --passes 1, not 2"):
+        predict(pictures, tmp_path / "out.jsonl", resume=True)
+
+
+def test_standard_output_has_the_second_answers(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["pictures", "--labels", ",".join(LABELS), "--method", "lmr", "--batch-size", "8", "--passes", "2"]
+    predict(Path("pictures"), Path("out.jsonl"))
+    code, said, _ = run_here(capsys, *words)
+    assert (code, said) == (0, Path("out.jsonl").read_text())
+    code, said, _ = run_here(capsys, *words, "--passes", "3")
+    assert code == 2
