@@ -22,6 +22,12 @@ class Tab:
     def wait_text(self, selector: str, text: str) -> None:
         self.page.locator(selector, has_text=text).first.wait_for(timeout=WAIT)
 
+    def wait_texts(self, selector: str, texts: list[str]) -> None:
+        """Wait until just these texts are there: the page is drawn some time after a click."""
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(selector)).to_have_text(texts, timeout=WAIT)
+
     def wait_script(self, script: str) -> None:
         """Ask again and again: waiting within the page would need an eval, which its policy forbids."""
         deadline = time.monotonic() + WAIT / 1000

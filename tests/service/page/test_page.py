@@ -66,8 +66,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PAUSE", 0.1)
 
 
-def read_cards(tab: Tab) -> list[str]:
-    return list(tab.page.locator("#cards h3").all_inner_texts())
+def wait_cards(tab: Tab, streams: list[str]) -> None:
+    """Wait until the wall shows just these cameras in this order."""
+    tab.wait_texts("#cards h3", streams)
 
 
 def show_cameras(service: ScriptedService) -> None:
@@ -105,7 +106,7 @@ def test_wall_answers_four_questions(browser: Any) -> None:
                 strict=True,
             ):
                 assert all(text in tile for text in texts), tile
-            assert read_cards(tab) == ["roof", "gate", "yard", "door"]  # the worst first
+            wait_cards(tab, ["roof", "gate", "yard", "door"])  # the worst first
             cards = [" ".join(text.split()) for text in tab.page.locator("#cards .card").all_inner_texts()]
             for card, texts in zip(
                 cards,
@@ -125,12 +126,11 @@ def test_wall_answers_four_questions(browser: Any) -> None:
                 assert all(text in card for text in texts), card
             tab.wait_text("#frames-off:visible", "--show-frames")
             tab.page.get_by_role("button", name="Adapting hurts 1").click()
-            tab.page.locator(".card", has_text="roof").wait_for(state="detached")
-            assert read_cards(tab) == ["gate"]
+            wait_cards(tab, ["gate"])
             tab.page.get_by_role("button", name="All 4").click()
+            wait_cards(tab, ["roof", "gate", "yard", "door"])
             tab.page.locator("#search").fill("none of the classes")
-            tab.page.locator(".card", has_text="yard").wait_for(state="detached")
-            assert read_cards(tab) == ["roof"]
+            wait_cards(tab, ["roof"])
             tab.page.locator("#search").fill("nothing like that")
             tab.wait_text("#wall-empty", "No camera is like that.")
             assert (tab.foreign, tab.errors) == ([], [])
@@ -152,7 +152,7 @@ def test_wall_says_what_is_wrong_with_a_camera_first(browser: Any) -> None:
         with open_tab(browser, made.server.url) as tab:
             tab.wait_text("#summary", "Look at b-black")
             tab.wait_text("#summary", "3 cameras need you. The picture is black.")
-            assert read_cards(tab) == ["b-black", "c-moved", "d-fell", "a-fine"]
+            wait_cards(tab, ["b-black", "c-moved", "d-fell", "a-fine"])
             cards = tab.page.locator("#cards .card").all_inner_texts()
             assert ["Healthy" in card for card in cards] == [False, False, False, True]
             words = ["Not trusted: nothing is learnt", "something stands before it", "27 %, at best 91 %", "Healthy"]
