@@ -28,9 +28,12 @@ def test_each_image_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     images = torch.randn(6, 3, 2, 2, generator=torch.Generator().manual_seed(1))
     expected, once = clip(images), Remembered(clip)
     tower.seen = 0
-    assert torch.equal(once(images[:4]), expected[:4])
-    assert torch.equal(once(images.flip(0)), expected.flip(0))
-    assert torch.equal(once(torch.cat([images, images])), expected.repeat(2, 1))
+    for answers, expected_answers in (  # a product of more rows may round otherwise
+        (once(images[:4]), expected[:4]),
+        (once(images.flip(0)), expected.flip(0)),
+        (once(torch.cat([images, images])), expected.repeat(2, 1)),
+    ):
+        torch.testing.assert_close(answers, expected_answers, atol=1e-4, rtol=0)
     assert tower.seen == 6
     once(images + 1e-3)
     assert tower.seen == 12

@@ -91,7 +91,8 @@ def test_labels_change_no_other_stream(engine: Engine) -> None:
     teach(engine, "a", 1, [1, 1, 1])
     both = [ask(engine, make_request("a", k), make_request("b", k))[1] for k in (1, 2)]
     for found, given in zip(both, expected[1:], strict=True):
-        assert torch.equal(read_logits(found), given)
+        # A batch of two streams may round otherwise.
+        torch.testing.assert_close(read_logits(found), given, atol=1e-5, rtol=1e-5)
     assert engine.find("b").status.taught == 0
     assert not read_own(engine, "b")
 
