@@ -20,7 +20,19 @@ from lmr.service.app.app import make_app
 from lmr.service.app.images import MOST_FRAMES, Frame, RecentFrames
 from lmr.service.app.server import Server
 from lmr.service.app.service import LiveService
-from lmr.service.engine.requests import QueuedImage, UnknownStream
+from lmr.service.engine.requests import (
+    BadInput,
+    CannotDo,
+    ComputeFailed,
+    DeadlinePassed,
+    NotReady,
+    QueuedImage,
+    QueueFull,
+    StoreFailed,
+    StreamDamaged,
+    StreamMoved,
+    UnknownStream,
+)
 from lmr.service.engine.status import Overview, StreamStatus
 from lmr.service.settings import ServiceSettings
 from scripted_engine import make_status
@@ -130,7 +142,39 @@ def test_labels_of_several_streams(service: ScriptedService, monkeypatch: pytest
     assert answer["refused"] == [{"stream": "no", "seq": 1, "message": "There is no stream 'no'."}]
     for wrong in ({}, {"labels": []}, {"labels": [{"stream": "a", "seq": 1}]}, {"labels": body["labels"] * 2500}):
         assert service.client.put("/v1/labels", json=wrong).status_code in (400, 413)
+    for name in ("", "\0x", "no good", "é", "a" * 129):
+        answer = service.client.put("/v1/labels", json={"labels": [{"stream": name, "seq": 1, "label": "red ring"}]})
+        assert answer.status_code == 400
     assert len(told) == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BadInput("No such class."), 200),
+        (UnknownStream("No such stream."), 200),
+        (CannotDo("Not now."), 200),
+        (StreamDamaged("It is damaged."), 200),
+        (StreamMoved("It is served elsewhere."), 409),
+        (QueueFull("The queue is full.", 1.0), 429),
+        (ComputeFailed("The method failed."), 500),
+        (StoreFailed("The disk is full."), 503),
+        (NotReady("The service drains."), 503),
+        (DeadlinePassed("Too late."), 504),
+    ],
+)
+def test_what_can_be_sent_again_is_an_error(
+    service: ScriptedService, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
+) -> None:
+    def add(stream: str, seq: int, labels: dict[int, str]) -> Future[object]:
+        return give(make_status(stream), error if stream == "b" else None)
+
+    monkeypatch.setattr(service.engine, "add_labels", add)
+    body = {"labels": [{"stream": stream, "seq": 1, "label": "red ring"} for stream in "ab"]}
+    answer = service.client.put("/v1/labels", json=body)
+    assert answer.status_code == status
+    if status == 200:
+        assert answer.json()["refused"] == [{"stream": "b", "seq": 1, "message": str(error)}]
 
 
 def test_queue_prefers_images_with_frames(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,6 +198,14 @@ def test_pool_that_is_empty_is_a_sentence(opened: Callable[[], PostgresStore], m
     commit(store, "a", "1")
 
 
+def test_value_that_cannot_be_stored_is_no_error_of_the_store(opened: Callable[[], PostgresStore]) -> None:
+    """It would degrade the engine, which serves all other streams."""
+    store = opened()
+    with pytest.raises(LmrError, match=r"cannot hold a value: .*NUL"):
+        store.claim("\0x")
+    commit(store, "a", "1")
+
+
 def test_full_disk_is_a_sentence_and_leaves_nothing(
     opened: Callable[[], PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, FailFast, Field
+from pydantic import AfterValidator, BaseModel, FailFast, Field
 
 from lmr.core.class_names import MOST_IN_ALL
 from lmr.service.app.errors import HttpProblem, document_errors
@@ -28,7 +28,16 @@ from lmr.service.app.request import (
 )
 from lmr.service.app.service import LiveService, find_service
 from lmr.service.app.steps import ImageStep
-from lmr.service.engine.requests import REPLAYED, QueuedImage, Refused, RequestMode, ServiceAnswer
+from lmr.service.engine.requests import (
+    REPLAYED,
+    BadInput,
+    CannotDo,
+    QueuedImage,
+    RequestMode,
+    ServiceAnswer,
+    StreamDamaged,
+    UnknownStream,
+)
 from lmr.service.engine.status import StreamDetail, StreamPage, StreamStatus
 from lmr.service.page import PAGE_FOLDER
 from lmr.version import __version__
@@ -258,7 +267,7 @@ router.include_router(streams)
 class ImageLabel(BaseModel):
     """The true label of one image: number ``image``, from 0, of request ``seq`` of a stream."""
 
-    stream: str = Field(min_length=1, max_length=128)
+    stream: Annotated[str, Field(max_length=128), AfterValidator(check_stream)]
     seq: int = Field(ge=1)
     image: int = Field(0, ge=0)
     label: str
@@ -271,7 +280,7 @@ class ManyLabelsBody(BaseModel):
 
 
 class RefusedLabels(BaseModel):
-    """Why the labels of a request changed nothing."""
+    """Why the labels of a request changed nothing, and would change nothing if they were sent again."""
 
     stream: str
     seq: int
@@ -288,12 +297,15 @@ class LabelledStreams(BaseModel):
 @router.put(
     "/v1/labels",
     tags=["streams"],
-    responses=document_errors(400, 401, 413, 429, 503, 504),
+    responses=document_errors(400, 401, 409, 413, 429, 500, 503, 504),
     openapi_extra=_document_body({JSON: ManyLabelsBody.model_json_schema()}),
     summary="Teach true labels to several streams",
 )
 async def put_labels(request: Request) -> LabelledStreams:
-    """Teach each stream its labels, as ``POST /v1/streams/{stream}/labels`` does, request by request."""
+    """Teach each stream its labels, as ``POST /v1/streams/{stream}/labels`` does, request by request.
+
+    After an error, send all of them again: a label is applied once.
+    """
     service = find_service(request)
     async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
         body = read_json_body(ManyLabelsBody, content, '{"labels": [{"stream": ..., "seq": ..., "label": ...}]}')
@@ -307,7 +319,7 @@ async def put_labels(request: Request) -> LabelledStreams:
     for (stream, seq), result in zip(groups, found, strict=True):
         if isinstance(result, StreamStatus):
             done[stream] = result
-        elif isinstance(result, Refused):
+        elif isinstance(result, (BadInput, UnknownStream, CannotDo, StreamDamaged)):
             refused.append(RefusedLabels(stream=stream, seq=seq, message=str(result)))
         else:
             raise result

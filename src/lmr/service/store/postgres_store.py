@@ -159,9 +159,11 @@ class PostgresStore(SqlStore):
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise errors of the database as StoreError."""
+        """Raise errors of the database as StoreError, but those of a value: others can be stored as before."""
         try:
             yield
+        except self._psycopg.DataError as error:
+            raise LmrError(f"The store {self.title} cannot hold a value: {_explain(error)}.") from error
         except self._psycopg.Error as error:
             reason = _explain(error)
             if isinstance(error, require("psycopg_pool", "postgres", "A store").PoolTimeout):
