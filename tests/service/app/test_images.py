@@ -15,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
+from lab.load.inputs import make_jpeg
 from lmr.images.files import UnreadableImage
 from lmr.service.app import images
 from lmr.service.app.errors import HttpProblem
@@ -252,12 +253,38 @@ def test_images_after_the_deadline_are_not_decoded(decoder: ImageDecoder) -> Non
 def test_costly_images_are_decoded_where_they_can_be_ended(
     decoder: ImageDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "_MOST_WORK", 100)
+    monkeypatch.setattr(images, "_MOST_WORK", (100, 200))
     small, large = make_file("PNG", (10, 10)), make_file("PNG", (20, 20))
     inputs = prepare(decoder, small, large).images
     assert torch.equal(inputs, load_pocket().preprocess([small, large]))
     monkeypatch.setattr(decoder._isolated, "decode", lambda content, seconds: pytest.fail("not here"))
     assert len(prepare(decoder, small).images) == 1
+
+
+def test_large_images_do_not_wait_for_costly_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A photograph of 12 million pixels is no more work than it looks, unlike a JPEG of many scans."""
+    costly, large, go = make_jpeg((3000, 3000), 60), make_jpeg((4000, 3000), 10), threading.Event()
+    decoder, order = ImageDecoder(load_pocket().preprocess, ServiceSettings()), list[bytes]()
+
+    def decode(content: bytes, seconds: float) -> Image.Image:
+        assert content == large or go.wait(60)
+        order.append(content)
+        return Image.new("RGB", (8, 8))
+
+    monkeypatch.setattr(decoder._isolated, "decode", decode)
+
+    async def run() -> None:
+        forms = [asyncio.ensure_future(decoder.run(decoder.decode([costly] * 2, lambda: 60.0))) for _ in range(2)]
+        await asyncio.sleep(0.1)  # until they are decoded
+        try:
+            await asyncio.wait_for(decoder.run(decoder.decode([large], lambda: 60.0)), 10)
+        finally:
+            go.set()
+            await asyncio.gather(*forms)
+
+    asyncio.run(run())
+    decoder.close()
+    assert order == [large, *[costly] * 4]
 
 
 def test_a_small_image_waits_for_one_image_of_a_large_request(monkeypatch: pytest.MonkeyPatch) -> None:

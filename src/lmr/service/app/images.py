@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import threading
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,9 +40,9 @@ PART = "image"  # the name of the parts of a form
 MOST_STREAMS, MOST_FRAMES = 64, 12  # whose frames are kept, and how many of each are shown
 _FORMATS = ("JPEG", "PNG", "WEBP")  # decoders of other formats have had more faults
 _THREADS = min(4, max(2, os.cpu_count() or 1))  # at least two, so that a large image does not hold up all others
-_COSTLY_THREADS = 2  # that wait for the processes which decode costly images
-_MOST_WORK = 10_000_000  # pixels times passes of an image that a thread decodes: at most about 0.3 s
-_IMAGE_SECONDS = 10.0  # for a costly image
+_PROCESSES = 2, 1  # that decode large images, and costly ones, such as those of many scans
+_MOST_WORK = 10_000_000, 25_000_000  # pixels times passes: of an image that a thread decodes, and of a large one
+_IMAGE_SECONDS = 10.0  # for an image in a process
 _KEPT = 128  # frames of a stream in memory: as many images as can be labelled
 _SIDE = 96  # pixels of a small copy
 DEADLINE = "The deadline passed before the images were decoded; nothing was adapted."
@@ -142,8 +143,9 @@ class ImageDecoder:
     """Decodes and preprocesses in a few threads, for at most as many requests as images may be queued.
 
     Requests take turns image by image, the one with the least work first. A thread cannot be stopped. Images whose
-    headers announce much work therefore have threads of their own, and are decoded by processes that are killed when
-    they take too long. So a small image waits for the images that are being decoded, each of little work.
+    headers announce much work are therefore decoded by processes that are killed when they take too long. Ordinary,
+    large and costly images never wait for each other. So an ordinary or large image waits for those of its kind that
+    are being decoded, each of about 0.3 s.
 
     At most as many images are decoded and not yet queued as the queue may have: a few bytes may unpack to a large
     image, and its request may have to wait for an earlier one of its stream.
@@ -151,7 +153,7 @@ class ImageDecoder:
 
     def __init__(self, preprocess: Preprocess, settings: ServiceSettings) -> None:
         self._preprocess, self._settings = preprocess, settings
-        self._pool = FairPool(_THREADS, _COSTLY_THREADS)
+        self._pool = FairPool(_THREADS, *_PROCESSES)
         self._isolated = IsolatedDecoder(_FORMATS, settings.max_pixels)
         self._waiting = 0
         self._decoded, self._lock = 0, threading.Lock()  # images, counted by the threads of the pool
@@ -203,14 +205,14 @@ class ImageDecoder:
             content = file if isinstance(file, bytes) else b""
             own = estimate_work(content, formats=_FORMATS, max_pixels=self._settings.max_pixels)
             work += own
-            costly = own > _MOST_WORK
-            yield Piece(work, int(costly))
+            lane = bisect_left(_MOST_WORK, own)
+            yield Piece(work, lane)
             digest.update(len(content).to_bytes(8, "big") + content)
             if left() <= 0:
                 raise DeadlinePassed(DEADLINE)
             try:
                 with muted_pillow():
-                    image = self._open(file, left, costly)
+                    image = self._open(file, left, isolated=lane > 0)
                     inputs.append(self._preprocess(image))
                     pictures.append(measure_picture(image))
             except LmrError as error:
@@ -225,10 +227,10 @@ class ImageDecoder:
         errors = {position: str(error) for position, error in problems.items()}
         return ReadyImages(torch.stack(inputs), errors, pictures, digest.hexdigest(), thumbnails)
 
-    def _open(self, file: ImageFile, left: Callable[[], float], costly: bool) -> Image:
+    def _open(self, file: ImageFile, left: Callable[[], float], isolated: bool) -> Image:
         if isinstance(file, UnreadableImage):
             raise file
-        if costly:
+        if isolated:
             return self._isolated.decode(file, min(_IMAGE_SECONDS, left()))
         return decode_image(file, formats=_FORMATS, max_pixels=self._settings.max_pixels)
 
