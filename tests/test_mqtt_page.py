@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -28,6 +31,41 @@ def make_event(kind: str = "update", when: float = 10.0, **values: Any) -> dict[
     return {"type": kind, "before": {}, "after": after | values}
 
 
+@pytest.mark.parametrize("payload", [b"", b"no JSON", b"\xff", b"null", b"[]", b'{"after": null}', b'{"after": {}}'])
+def test_message_that_cannot_be_read_does_not_end_the_program(
+    payload: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(PROGRAM, names)
+    names["take"](None, None, SimpleNamespace(payload=payload))
+    assert capsys.readouterr().out.startswith("not labelled: ")
+    for client in ("frigate", "service"):
+        names[client].close()
+
+
+@pytest.mark.parametrize(("chunk", "seconds"), [(bytes(10**6), 0), (b"x", 3)])
+def test_answer_without_an_end_is_given_up(chunk: bytes, seconds: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would keep all other objects waiting."""
+    sent, clock = list[int](), itertools.count(step=seconds)
+
+    def drip() -> Iterator[bytes]:
+        while len(sent) < 20:
+            sent.append(len(chunk))
+            yield chunk
+
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(PROGRAM, names)
+    for client in ("frigate", "service"):
+        names[client].close()
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=drip()))
+    names["frigate"] = httpx.Client(transport=transport, base_url="http://frigate")
+    names["time"] = SimpleNamespace(monotonic=lambda: next(clock))
+    names["take"](None, None, SimpleNamespace(payload=json.dumps(make_event())))
+    names["frigate"].close()
+    assert "takes more than 10 MB or 10 s" in capsys.readouterr().out
+    assert len(sent) < 20
+
+
 def test_each_snapshot_gets_a_sub_label_once() -> None:
     labels: list[dict[str, Any]] = []
 
@@ -47,8 +85,10 @@ def test_each_snapshot_gets_a_sub_label_once() -> None:
         for event in (make_event(), make_event(), make_event(label="dog"), make_event(snapshot=None)):
             names["label_object"](event)
         names["label_object"](make_event("end", 12.0))
-        assert [one.seq for one in names["service"].streams()] == [2]
+        names["label_object"](make_event("update", 13.0))
+        names["label_object"](make_event("end", 13.0))  # nothing new, and forgotten
+        assert [one.seq for one in names["service"].streams()] == [3]
         names["service"].close()
-    assert len(labels) == 2
+    assert len(labels) == 3
     assert all(one["subLabel"] in ("automobile", "truck") and 0 < one["subLabelScore"] <= 1 for one in labels)
     assert names["done"] == {}
