@@ -5,13 +5,19 @@
 # The digest, not the tag, decides which image this is; Dependabot renews both.
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d AS build
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY .ci/release.txt .ci/release.txt
+COPY deploy/requirements.txt deploy/requirements.txt
+COPY pyproject.toml README.md LICENSE ./
 COPY src src
-# torch's own index has the build without CUDA, a tenth of the size of the one on PyPI. Nothing else comes from it.
-RUN python -m venv /opt/lmr \
-    && /opt/lmr/bin/pip install --no-cache-dir --no-deps --constraint constraints.txt torch \
-        --index-url https://download.pytorch.org/whl/cpu \
-    && /opt/lmr/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,postgres,mqtt,video]'
+# Every file that is downloaded has a known hash. torch's own index has the build without CUDA, a tenth of the size of
+# the one on PyPI.
+RUN python -m venv /opt/build \
+    && /opt/build/bin/pip install --no-cache-dir --require-hashes --requirement .ci/release.txt \
+    && /opt/build/bin/python -m build --no-isolation --wheel --outdir /wheels \
+    && python -m venv /opt/lmr \
+    && /opt/lmr/bin/pip install --no-cache-dir --require-hashes --only-binary :all: \
+        --requirement deploy/requirements.txt --extra-index-url https://download.pytorch.org/whl/cpu \
+    && /opt/lmr/bin/pip install --no-cache-dir --no-deps /wheels/*.whl
 
 FROM python:3.11.14-slim-bookworm@sha256:65a93d69fa75478d554f4ad27c85c1e69fa184956261b4301ebaf6dbb0a3543d
 COPY --from=build /opt/lmr /opt/lmr

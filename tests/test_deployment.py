@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,29 @@ def test_what_the_container_copies_exists_and_its_probe_needs_no_token() -> None
     assert "USER 10001" in DOCKERFILE
 
 
+def test_the_container_installs_what_has_a_known_hash_and_fits_the_constraints() -> None:
+    """A new version in constraints.txt needs a new list: python .ci/pin_container.py."""
+    for command in re.findall(r"/bin/pip install (.*?)(?:&& |$)", DOCKERFILE.replace("\\\n", ""), re.MULTILINE):
+        assert "--require-hashes" in command or "--no-deps /wheels/" in command, command
+    lines = (ROOT / "deploy" / "requirements.txt").read_text().splitlines()
+    found = [re.fullmatch(r"([\w.-]+)==(\S+) --hash=sha256:[0-9a-f]{64}", line) for line in lines if line[0] != "#"]
+    assert all(found)
+    pins = {make_key(one[1]): one[2].removesuffix("+cpu") for one in found if one}
+    given = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert all(pins.get(make_key(name), version) == version for name, version in given)
+    (extras,) = re.findall('^EXTRAS = "(.*)"$', (ROOT / ".ci" / "pin_container.py").read_text(), re.MULTILINE)
+    assert {"serve", "mqtt", "video"} <= set(extras.split(","))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["dependencies"] + [
+        line for name in extras.split(",") for line in project["optional-dependencies"][name]
+    ]
+    assert {make_key(re.split(r"[\[><=,]", line)[0]) for line in wanted} <= pins.keys()
+
+
+def make_key(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
 def test_one_machine_is_one_service_with_sqlite() -> None:
     (service,) = ALONE["services"].values()
     assert service["ports"] == ["127.0.0.1:8080:8080"]
@@ -86,8 +110,6 @@ def test_one_machine_is_one_service_with_sqlite() -> None:
     assert int(service["stop_grace_period"].removesuffix("s")) > ServiceSettings().drain_s
     (secret,) = ALONE["secrets"].values()
     assert secret["file"].removeprefix(".") in (ROOT / ".gitignore").read_text().splitlines()
-    (extras,) = re.findall(r"'\.\[(.*)\]'", DOCKERFILE)
-    assert {"serve", "mqtt", "video"} <= set(extras.split(","))
 
 
 def test_compose_mounts_what_is_there_and_waits_for_the_queue() -> None:
