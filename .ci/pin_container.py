@@ -1,7 +1,7 @@
 """Write deploy/requirements.txt: what the container installs, with the hash of each file.
 
-Run it with the Python and on the processor of the container, and with PIP_EXTRA_INDEX_URL set to the index of torch that
-the Dockerfile names. pip chooses the files and reports their hashes.
+Run it with the Python and on the processor of the container, and with PIP_EXTRA_INDEX_URL set to the index of torch in
+the Dockerfile. pip chooses the files and reports their hashes.
 """
 
 from __future__ import annotations

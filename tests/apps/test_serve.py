@@ -72,7 +72,16 @@ def test_other_machines_need_one(host: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "short", "two words of a token", "a-token-with-ä-in-it", "a" * 16, "abcde" * 10]
+    "content",
+    [
+        "",
+        "short",
+        "two words of a token",
+        "a-token-with-ä-in-it",
+        "a" * 16,
+        "abcde" * 10,
+        "replace-this-by-a-long-random-text",  # of an earlier secret.yaml
+    ],
 )
 def test_weak_tokens(content: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(content)

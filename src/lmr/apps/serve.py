@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")  # of the extra "serve"
 _TOKEN_LENGTH, _TOKEN_KINDS = 16, 6  # characters, and different ones: a random text of digits has about 8
+_PUBLISHED = "replace-this-by-a-long-random-text"  # an earlier deploy/kubernetes/secret.yaml printed it
 _LISTED = 20  # classes in a message
 _LOADER = "lmr-load"  # the name of the thread
 _LOAD_SECONDS = 5.0  # to wait for it at the end
@@ -268,11 +269,11 @@ def choose_token(host: str, token_file: AnyPath | None) -> str | None:
             )
         return None
     token = read_token_file(token_file)
-    weak = len(token) < _TOKEN_LENGTH or len(set(token)) < _TOKEN_KINDS
+    weak = len(token) < _TOKEN_LENGTH or len(set(token)) < _TOKEN_KINDS or token == _PUBLISHED
     if weak or not token.isascii() or not token.isprintable() or " " in token:
         raise LmrError(
             f"Expected a token of at least {_TOKEN_LENGTH} visible ASCII characters, {_TOKEN_KINDS} of them different, "
-            f"in {os.fspath(token_file)!r}; write one with: openssl rand -hex 32"
+            f"that nobody has published, in {os.fspath(token_file)!r}; write one with: openssl rand -hex 32"
         )
     return token
 
