@@ -183,6 +183,40 @@ def test_a_stream_that_is_deleted_while_the_broker_is_down_leaves_nothing(
 
 
 @needs_broker
+def test_a_stream_that_the_store_lacks_after_a_restart_leaves_nothing(
+    broker: Broker, publisher: MqttPublisher, tmp_path: Path
+) -> None:
+    """It was deleted without a broker, and the service ended before there was one again."""
+    engine = make_engine(tmp_path / "store.sqlite")
+    engine.listen_results(publisher.add)
+    ask(engine, make_request("yard", 0), make_request("door", 0))
+    with Subscriber(broker) as watched:
+        watched.wait_for(lambda last: {"lmr/yard/state", "lmr/door/state"} <= set(last))
+    publisher.close()
+    wait(engine, engine.act("door", "delete"))
+    engine.close()
+    engine = make_engine(tmp_path / "store.sqlite")
+    restarted = MqttPublisher(MqttAddress.read(broker.url))
+    restarted.start(engine.is_gone)
+    with Subscriber(broker) as watched:
+        watched.wait_for(lambda last: not last.get("lmr/door/state", ""))
+        restarted.add(make_answer("yard", seq=2))
+        watched.wait_for(lambda last: json.loads(last["lmr/yard/state"])["seq"] == 2)
+    restarted.close()  # after all is published
+    with Subscriber(broker) as later:
+        assert not [topic for topic in later.last if "door" in topic]
+        assert len([topic for topic in later.last if "yard" in topic]) == 7
+    engine.close()
+
+
+def test_streams_are_not_gone_where_nobody_knows() -> None:
+    engine = make_engine()
+    assert not engine.is_gone("yard")
+    engine.close()
+    assert not engine.is_gone("yard")
+
+
+@needs_broker
 def test_a_message_that_the_broker_refuses_holds_up_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -148,7 +148,7 @@ def serve_classifier(
         ending.callback(engine.close)
         if publisher is not None:
             engine.listen_results(publisher.add)
-            publisher.start()
+            publisher.start(engine.is_gone)
             ending.callback(publisher.close)
             report(f"answers are published at {publisher.address}")
         if address is not None:

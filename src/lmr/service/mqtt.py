@@ -29,7 +29,7 @@ from lmr.service.network import read_secret
 from lmr.version import __version__
 
 if TYPE_CHECKING:
-    from paho.mqtt.client import Client
+    from paho.mqtt.client import Client, MQTTMessage
 
 LOGGER = logging.getLogger("lmr.service.mqtt")
 Report = Callable[[str], object]  # gets messages for people
@@ -163,6 +163,9 @@ class MqttPublisher:
         self._changed = threading.Condition()
         self._waiting: deque[StepAnswer | StreamStatus] = deque(maxlen=MOST_WAITING)
         self._deleted: dict[str, None] = {}  # streams whose retained messages must be removed
+        self._found: dict[str, None] = {}  # streams of which the broker had a state at the first connect
+        self._is_gone: Callable[[str], bool] | None = None
+        self._looks = False  # True until the first connect asks for these states
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()  # the last of each stream
         self._announced: set[str] = set()  # streams that Home Assistant was told of since the last connect
         self._losses: dict[str, _Loss] = {}  # of the last messages, by topic
@@ -171,8 +174,13 @@ class MqttPublisher:
         self._client = self._make_client()
         self._thread = threading.Thread(target=self._run, name="lmr-mqtt", daemon=True)
 
-    def start(self) -> None:
-        """Connect and publish, in threads of their own."""
+    def start(self, is_gone: Callable[[str], bool] | None = None) -> None:
+        """Connect and publish, in threads of their own.
+
+        What the broker retains of a stream that ``is_gone`` is removed: the stream may have been deleted while there
+        was no broker, and the service ended before there was one.
+        """
+        self._is_gone, self._looks = is_gone, is_gone is not None
         self._connect()
         self._thread.start()
 
@@ -203,6 +211,7 @@ class MqttPublisher:
     def _make_client(self) -> Client:
         client = self.address.make_client("lmr serve --mqtt", LOGGER.warning, self._note_connect)
         client.will_set(self._available, "offline", qos=1, retain=True)
+        client.on_message = self._note_state
         return client
 
     def _connect(self) -> None:
@@ -214,7 +223,7 @@ class MqttPublisher:
         client.disconnect()
         client.loop_stop()
         # Without a cycle, its last reference closes its sockets.
-        client.on_connect = client.on_connect_fail = client.on_disconnect = None
+        client.on_connect = client.on_connect_fail = client.on_disconnect = client.on_message = None
 
     def _replace_client(self) -> None:
         """Connect anew with a client that does not send the lost message before any other, as this one would."""
@@ -227,7 +236,7 @@ class MqttPublisher:
         self._connect()
 
     def _has_work(self) -> bool:
-        return bool(self._renew or self._deleted or self._waiting)
+        return bool(self._renew or self._deleted or self._found or self._waiting)
 
     def _run(self) -> None:
         end = float("inf")
@@ -237,14 +246,18 @@ class MqttPublisher:
                 end = min(end, time.monotonic() + _SEND_SECONDS) if self._ended else end
                 if self._ended and not (self._client.is_connected() and self._has_work() and time.monotonic() < end):
                     break
-                deleted, result = next(iter(self._deleted), None), None
-                if deleted is None and not self._renew:
-                    result = self._waiting.popleft()
-                elif deleted is None:
+                deleted, found, result = next(iter(self._deleted), None), None, None
+                if deleted is None and self._renew:
                     self._renew = False
+                elif deleted is None and self._found:
+                    found, _ = self._found.popitem()
+                elif deleted is None:
+                    result = self._waiting.popleft()
             try:
                 if deleted is not None:
                     self._remove(deleted)
+                elif found is not None:
+                    self._check(found)
                 elif result is not None:
                     self._publish(result)
                 else:
@@ -289,6 +302,13 @@ class MqttPublisher:
             self._send(topic, "")
         with self._changed:
             self._deleted.pop(stream, None)
+
+    def _check(self, stream: str) -> None:
+        """Remove what the broker retains of a stream that is gone."""
+        assert self._is_gone is not None
+        if stream not in self._states and self._is_gone(stream):
+            with self._changed:
+                self._deleted[stream] = None
 
     def _publish_state(self, stream: str) -> None:
         if stream not in self._announced:
@@ -351,6 +371,19 @@ class MqttPublisher:
         with self._changed:
             self._renew = True
             self._changed.notify_all()
+        if self._looks:
+            self._looks = False
+            client.subscribe(self._name_topic("+"))
+
+    def _note_state(self, client: Client, data: Any, message: MQTTMessage) -> None:
+        """Note a stream whose state was retained at the first connect; what is published now comes after these."""
+        if not message.retain:
+            client.unsubscribe(self._name_topic("+"))
+            return
+        with self._changed:
+            if len(self._found) < MOST_STREAMS:
+                self._found[message.topic.removeprefix(f"{self._prefix}/").removesuffix("/state")] = None
+                self._changed.notify_all()
 
 
 def _describe(answer: StepAnswer) -> dict[str, Any] | None:
