@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lmr.core.files import make_folder, read_text, replace_folder, write_atomically
+from lmr.core.errors import LmrError, MissingFile
+from lmr.core.files import make_folder, read_json, read_text, replace_folder, write_atomically
 
 
 def list_names(folder: Path) -> list[str]:
@@ -88,12 +89,37 @@ def test_text_comes_from_files_and_pipes(tmp_path: Path) -> None:
 def test_what_never_ends_or_never_begins_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmr.core.files._WRITER_SECONDS", 0.1)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="nothing is written to this pipe"):
+    with pytest.raises(LmrError, match=r"Cannot read the file '[^']*': nothing came from this pipe for 0.1 seconds.$"):
         read_text(tmp_path / "pipe")
-    with pytest.raises(OSError, match="more than 100,000,000 bytes"):
-        read_text("/dev/zero")
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(LmrError, match=r"Cannot read the names '/dev/zero': it has more than 100,000,000 bytes.$"):
+        read_text("/dev/zero", "the names")
+    with pytest.raises(LmrError, match="directory"):
         read_text(tmp_path)
+    with pytest.raises(MissingFile, match=r"^Cannot read the file 'missing': No such file or directory.$"):
+        read_text("missing")
+
+
+def test_a_pipe_whose_writer_says_nothing_more_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmr.core.files._WRITER_SECONDS", 0.5)
+    os.mkfifo(tmp_path / "pipe")
+    for said in ("", "cat"):
+        with subprocess.Popen(["sh", "-c", f"exec > {tmp_path / 'pipe'}; printf '{said}'; exec sleep 60"]) as writer:
+            with pytest.raises(LmrError, match="nothing came from this pipe"):
+                read_text(tmp_path / "pipe")
+            writer.kill()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("[", "Expecting value"), ("1" * 10_001, "too many digits"), ("[" * 100_000, "nested too deeply")],
+)
+def test_json_that_cannot_be_read_has_a_sentence_of_its_own(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "names.json").write_text(text)
+    with pytest.raises(
+        LmrError, match=rf"Cannot read the names in '[^']*': it is not JSON \(.*{reason}.*\)\.$"
+    ) as caught:
+        read_json(tmp_path / "names.json", "the names in")
+    assert "sys." not in str(caught.value)
 
 
 def test_a_failed_replacement_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,10 +205,11 @@ def test_class_names_from_a_file(tmp_path: Path, name: str, text: str, expected:
         ("text.json", '"tench"', "JSON list of class names"),
         ("digits.json", f"[{'1' * 10_001}]", "is not JSON"),
         ("deep.json", "[" * 100_000, "nested too deeply"),
+        ("latin.txt", "caf\udce9\n", "not text in UTF-8"),
     ],
 )
 def test_bad_class_names_get_a_sentence(tmp_path: Path, name: str, text: str, sentence: str) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(ValueError, match=sentence):
         read_class_names(tmp_path / name)
 

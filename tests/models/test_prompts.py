@@ -119,7 +119,7 @@ def test_file_that_is_not_prompts_gets_a_message(content: Any, tmp_path: Path) -
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
     with pytest.raises(
         lmr.LmrError,
-        match=r"Cannot read .*odd\.json' as a JSON file|class -> list of sentences in .*odd\.json', found a (list|str)",
+        match=r"Cannot read the JSON file .*odd\.json'|class -> list of sentences in .*odd\.json', found a (list|str)",
     ):
         write_prompts(NAMES, path)
 

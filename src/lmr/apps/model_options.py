@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import shlex
 import typing
@@ -15,7 +14,7 @@ from lmr.apps.options import AnyPath, Prompts
 from lmr.core.class_names import check_class_names
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError, MissingFile
-from lmr.core.files import read_text
+from lmr.core.files import read_json, read_text
 from lmr.core.functional.prior import share_names
 from lmr.core.method import Method
 from lmr.core.registry import AUTO, create, find_addressed, find_method, list_methods, split_address
@@ -74,10 +73,7 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
         raise LmrError("Choose between --template (text around the class names) and --prompts (a file of them).")
     if os.path.isdir(prompts) or not os.path.exists(prompts):
         raise MissingFile(f"There is no file of prompts {os.fspath(prompts)!r}; check the spelling.")
-    try:
-        content = json.loads(read_text(prompts))
-    except (OSError, ValueError, RecursionError) as error:
-        raise LmrError(f"Cannot read the prompts in {os.fspath(prompts)!r}: {error}.") from error
+    content = read_json(prompts, "the prompts in")
     if isinstance(content, list):
         return content
     if isinstance(content, dict) and not os.path.isfile(prompts):  # a pipe can be read only once
@@ -133,8 +129,8 @@ def _read_prior(prior: AnyPath, names: Sequence[str]) -> str | dict[str, float]:
     text = os.fspath(prior)
     if os.path.exists(prior) and not os.path.isdir(prior):  # a pipe too
         try:
-            rows = [row for row in csv.reader(read_text(prior).splitlines()) if any(row)]
-        except (OSError, ValueError, csv.Error) as error:
+            rows = [row for row in csv.reader(read_text(prior, "the class shares in").splitlines()) if any(row)]
+        except csv.Error as error:
             raise LmrError(f"Cannot read the class shares in {text!r}: {error}.") from error
         pairs = [tuple(row) for row in rows if [cell.strip().casefold() for cell in row] != ["name", "share"]]
     elif "=" in text:

@@ -85,7 +85,7 @@ def _read_field(word: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"expected FIELD=VALUE, such as order=dirichlet, got {word!r}")
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return name, value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import select
 import shutil
@@ -12,40 +13,70 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from lmr.core.errors import LmrError
+from lmr.core.errors import LmrError, MissingFile
 
 AnyPath = str | os.PathLike[str]
 MOST_TEXT = 100_000_000  # bytes of a file of names, prompts or the like
-_WRITER_SECONDS, _POLL_SECONDS = 5.0, 0.05
+_WRITER_SECONDS, _POLL_SECONDS = 10.0, 0.05  # to wait for the program that writes to a pipe
 
 
-def read_text(path: AnyPath) -> str:
-    """Return the text of a file, or of a pipe as in ``--labels <(ls names)``. Raises OSError, UnicodeDecodeError.
+def read_text(path: AnyPath, what: str = "the file") -> str:
+    """Return the text of a file, or of a pipe as in ``--labels <(ls names)``. ``what`` names it in errors.
 
-    An OSError too if it does not end, as /dev/zero, or if no program writes to the pipe.
+    Raises MissingFile, and LmrError also if it does not end, as /dev/zero, or if nothing comes from the pipe for long.
     """
-    content, waited = bytearray(), 0.0
+    failed = f"Cannot read {what} {os.fspath(path)!r}"
+    try:
+        return _read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except OSError as error:
+        kind = MissingFile if isinstance(error, FileNotFoundError) else LmrError
+        raise kind(f"{failed}: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise LmrError(f"{failed}: it is not text in UTF-8; save it as such.") from error
+
+
+def read_json(path: AnyPath, what: str) -> Any:
+    """Return the value in a JSON file. Raises LmrError as ``read_text``."""
+    text = read_text(path, what)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = explain_text_error(error)
+        raise LmrError(f"Cannot read {what} {os.fspath(path)!r}: it is not JSON ({reason}).") from error
+
+
+def explain_text_error(error: ValueError | RecursionError) -> str:
+    """Return why a text in JSON or TOML cannot be read; Python explains its own limits to programmers alone."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "it has a number of too many digits" if type(error) is ValueError else str(error)
+
+
+def _read_bytes(path: AnyPath) -> bytes:
+    """Return the content of a file or a pipe. Raises OSError."""
+    content, end = bytearray(), time.monotonic() + _WRITER_SECONDS
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # otherwise a pipe waits for its writer
     try:
         while len(content) <= MOST_TEXT:
             try:
                 part = os.read(descriptor, 2**20)
-            except BlockingIOError:  # a program has opened the pipe and has not written yet
-                select.select([descriptor], [], [])
-                continue
-            content += part
-            if part:
-                continue
-            if content or not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-                return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-            if waited >= _WRITER_SECONDS:
-                raise OSError(errno.ETIMEDOUT, "nothing is written to this pipe", os.fspath(path))
-            waited += _POLL_SECONDS
-            time.sleep(_POLL_SECONDS)
-        raise OSError(errno.EFBIG, f"it has more than {MOST_TEXT:,} bytes", os.fspath(path))
+            except BlockingIOError:  # a program has opened the pipe, and has written nothing more
+                select.select([descriptor], [], [], _POLL_SECONDS)
+            else:
+                if not part and (content or not stat.S_ISFIFO(os.fstat(descriptor).st_mode)):
+                    return bytes(content)
+                if part:
+                    content += part
+                    end = time.monotonic() + _WRITER_SECONDS
+                    continue
+                time.sleep(_POLL_SECONDS)
+            if time.monotonic() >= end:
+                raise OSError(errno.ETIMEDOUT, f"nothing came from this pipe for {_WRITER_SECONDS:g} seconds")
+        raise OSError(errno.EFBIG, f"it has more than {MOST_TEXT:,} bytes")
     finally:
         os.close(descriptor)
 

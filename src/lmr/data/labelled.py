@@ -6,7 +6,6 @@ its files once and opens them when a batch needs them.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from lmr.core.errors import LmrError
-from lmr.core.files import read_text
+from lmr.core.files import read_json, read_text
 from lmr.core.spec import list_unknown, simplify_name
 from lmr.data.dataset import CleanSet, ImageArray, make_digest
 from lmr.images.files import EXTENSIONS, UnreadableImage, list_images, open_image
@@ -74,22 +73,13 @@ def read_class_names(path: AnyPath) -> list[str] | dict[str, str]:
     A name may occur twice (ImageNet has two missiles and two sunglasses). Raises LmrError.
     """
     name = os.fspath(path)
-    try:
-        text = read_text(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise LmrError(f"Cannot read the class names in {name!r}: {error}.") from error
     if name.lower().endswith(".json"):
-        try:
-            content = json.loads(text)
-        except ValueError as error:  # also for a number of very many digits
-            raise LmrError(f"{name!r} is not JSON: {error}.") from error
-        except RecursionError as error:
-            raise LmrError(f"Expected class names in {name!r}, found JSON that is nested too deeply.") from error
+        content = read_json(path, "the class names in")
         values = list(content.values()) if isinstance(content, dict) else content
         if not isinstance(values, list) or not values or not all(isinstance(v, str) and v.strip() for v in values):
             raise LmrError(f"Expected a JSON list of class names, or an object from sub-folder to name, in {name!r}.")
         return content if isinstance(content, dict) else values
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    lines = [line.strip() for line in read_text(path, "the class names in").split("\n") if line.strip()]
     if not lines:
         raise LmrError(f"Expected class names, one per line, in {name!r}; the file is empty.")
     if not any("\t" in line for line in lines):

@@ -6,7 +6,6 @@ tower, so that a tower that was moved can still read them.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from torch.nn import functional as F
 
 from lmr.core.class_names import check_class_names
 from lmr.core.errors import LmrError, MissingFile
-from lmr.core.files import read_text
+from lmr.core.files import read_json
 from lmr.core.placement import find_placement, widen
 from lmr.core.spec import simplify_name, suggest
 from lmr.models.towers.text import TextTower, encode_after
@@ -59,14 +58,12 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
 def read_sentences(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the object class -> sentences in a JSON file."""
     try:
-        content = json.loads(read_text(path))
-    except FileNotFoundError as error:
+        content = read_json(path, "the JSON file of prompts")
+    except MissingFile as error:
         raise MissingFile(
             f"There is no prompt file {os.fspath(path)!r}. Expected a list of templates like 'a photo of a {{}}.', or "
             "a JSON file of the form class -> list of sentences."
         ) from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise LmrError(f"Cannot read {os.fspath(path)!r} as a JSON file of prompts: {error}") from error
     if not isinstance(content, dict):
         raise LmrError(
             f"Expected class -> list of sentences in {os.fspath(path)!r}, found a {type(content).__name__} instead."

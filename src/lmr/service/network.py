@@ -34,10 +34,7 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
 
 def read_secret(path: str | os.PathLike[str], name: str) -> str:
     """Return the token or password in a file, without the white space around it; LmrError if there is none."""
-    try:
-        secret = read_text(path).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise LmrError(f"Cannot read the {name} in {os.fspath(path)!r}: {error}.") from error
+    secret = read_text(path, f"the {name} in").strip()
     if not secret:
         raise LmrError(f"The {name} file {os.fspath(path)!r} is empty; write one with: openssl rand -hex 32")
     return secret

@@ -238,7 +238,14 @@ def test_wrong_plan_gets_a_sentence(table: dict[str, Any], sentence: str, tmp_pa
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
-    [("methods = ", "not a TOML file"), ("runs = 3", r"\[\[runs\]\]"), ("title = 3", "a title"), ("", "which methods")],
+    [
+        ("methods = ", "not a TOML file"),
+        (f"runs = {'1' * 10_001}", "too many digits"),
+        ("runs = " + "[" * 10_000, "too deeply"),
+        ("runs = 3", r"\[\[runs\]\]"),
+        ("title = 3", "a title"),
+        ("", "which methods"),
+    ],
 )
 def test_file_that_is_no_plan_gets_a_sentence(text: str, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"

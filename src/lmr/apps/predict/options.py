@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Literal, Self
 from lmr.apps.method_options import MethodOptions
 from lmr.apps.options import AnyPath
 from lmr.core.errors import LmrError
-from lmr.core.files import read_text
+from lmr.core.files import read_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ class PredictOptions(MethodOptions):
             raise LmrError("--html shows one file of answers, so that --stream-by does not fit; omit one of them.")
         prompts = resolved.prompts
         if read_prompts and isinstance(prompts, (str, os.PathLike)):
-            prompts = json.loads(read_text(prompts))
+            prompts = read_json(prompts, "the prompts in")
         return replace(resolved, prompts=prompts, top=min(self.top, len(resolved.names)))
 
 

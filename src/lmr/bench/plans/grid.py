@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
-from lmr.core.files import read_text
+from lmr.core.files import explain_text_error, read_text
 
 Grid = Mapping[str, list[dict[str, Any]]]
 FORM = "each method has a list of tables, as in tent = [{ lr = 5e-4 }, { lr = 2e-3 }]"
@@ -20,10 +19,11 @@ FORM = "each method has a list of tables, as in tent = [{ lr = 5e-4 }, { lr = 2e
 
 def read_grid(path: str) -> Grid:
     """Read a grid file; LmrError unless every method has the same number of different values."""
+    text = read_text(path, "the grid")
     try:
-        grid: dict[str, list[dict[str, Any]]] = tomllib.loads(read_text(Path(path)))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise LmrError(f"Cannot read the grid {path!r}: {error}. In it {FORM}.") from error
+        grid: dict[str, list[dict[str, Any]]] = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LmrError(f"Cannot read the grid {path!r}: {explain_text_error(error)}. In it {FORM}.") from error
     for name, choices in grid.items():
         if not isinstance(choices, list) or not all(isinstance(values, dict) and values for values in choices):
             raise LmrError(f"Cannot read {name} in the grid {path!r}: {FORM}.")

@@ -25,7 +25,7 @@ from lmr.bench.plans.grid import read_grid
 from lmr.bench.plans.prompts import PromptSet, read_prompt_set
 from lmr.core.card import Role
 from lmr.core.errors import LmrError, MissingFile
-from lmr.core.files import read_text
+from lmr.core.files import explain_text_error, read_text
 from lmr.core.log import hide_logs
 from lmr.core.passes import make_stand_in
 from lmr.core.registry import AUTO, create, expand_methods, find_method, list_methods, load_method_file, split_address
@@ -104,14 +104,12 @@ def read_plan(name_or_path: str | os.PathLike[str], overrides: Mapping[str, Any]
         text = resources.files("lmr.bench").joinpath("plans", f"{name_or_path}.toml").read_text("utf-8")
         return parse_plan(str(name_or_path), text, Path.cwd(), overrides)
     try:
-        text = read_text(path)
-    except FileNotFoundError as error:
+        text = read_text(path, "the plan")
+    except MissingFile as error:
         raise MissingFile(
             f"There is no plan {str(name_or_path)!r}.{suggest(str(name_or_path), known)} 'lmr bench --list' shows the "
             "plans of the package; your own plan is a file that ends with .toml."
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise LmrError(f"Cannot read the plan {str(path)!r}: {error}.") from error
     return parse_plan(path.stem, text, path.parent, overrides)
 
 
@@ -139,8 +137,8 @@ def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] 
     """
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise LmrError(f"The plan {name!r} is not a TOML file: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise LmrError(f"The plan {name!r} is not a TOML file: {explain_text_error(error)}.") from error
     title, tables = _pop_title(name, content, name), content.pop("runs", [{}])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise LmrError(f"The plan {name!r} should have its runs as [[runs]] tables.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmr.core.errors import LmrError
-from lmr.core.files import read_text
+from lmr.core.files import read_json
 from lmr.models.prompts import read_sentences, write_prompts
 
 
@@ -62,10 +62,7 @@ def read_prompt_set(entry: Any, folder: Path) -> PromptSet:
             "imagenet_prompts/CuPL_image_prompts.json of the repository sarahpratt/CuPL on GitHub; download it and "
             "give its path as prompts."
         )
-    try:
-        content = json.loads(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        raise LmrError(f"Cannot read {str(path)!r} as a JSON file of prompts: {error}.") from error
+    content = read_json(path, "the JSON file of prompts")
     if isinstance(content, list):
         return _read_templates(content, path.name)
     read_sentences(path)
