@@ -24,7 +24,7 @@ from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.constants import CORRUPTIONS, EXTRA
 from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
-from lmr.images.files import list_images
+from lmr.images.files import list_images, open_image
 
 DESCRIPTION = """\
 Print the ranges of ordinary photographs that are in lmr/core/functional/look.py, from half of the images, and how many
@@ -36,7 +36,7 @@ Pixels = NDArray[np.uint8]
 
 def read_photographs(folder: Path) -> Pixels:
     """Return the photographs of a folder as [N, 224, 224, 3]."""
-    images = [Image.open(path).convert("RGB").resize((224, 224)) for path in list_images([folder])[:COUNT]]
+    images = [open_image(path, upright=False).resize((224, 224)) for path in list_images([folder])[:COUNT]]
     return np.stack([np.asarray(image) for image in images])
 
 

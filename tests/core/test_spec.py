@@ -178,4 +178,5 @@ def test_all_unknown_names_are_listed_with_near_ones() -> None:
     assert list_unknown(["dgo", "zebra", "trucks"], known) == (
         "'dgo' (did you mean 'dog'?), 'zebra', 'trucks' (did you mean 'truck'?)"
     )
+    assert list_unknown(["z" * 10_000], known) == repr("z" * 100 + "...")
     assert list_unknown([f"{k}{k}{k}" for k in range(10, 40)], known, most=3).endswith("'121212' and 27 more")

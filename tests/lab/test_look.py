@@ -10,6 +10,7 @@ from PIL import Image
 from lab import look
 from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
+from lmr.images.files import UnreadableImage
 
 
 def test_command_prints_ranges_and_counts_words(
@@ -25,3 +26,9 @@ def test_command_prints_ranges_and_counts_words(
     assert said.count("224: (") == 1
     assert "CIFAR-10: ordinary 2" in said
     assert said.count("gaussian_noise 5: noisy") == 3
+
+
+def test_other_formats_start_no_program(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n")
+    with pytest.raises(UnreadableImage):
+        look.read_photographs(tmp_path)

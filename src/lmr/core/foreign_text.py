@@ -23,6 +23,17 @@ def make_printable(text: str) -> str:
     )
 
 
+def shorten(text: str, most: int = 40) -> str:
+    """Return the beginning of a text that others sent, for an error message.
+
+    Examples:
+        >>> from lmr.core.foreign_text import shorten
+        >>> shorten("cat"), shorten("a" * 1000, 4)
+        ('cat', 'aaaa...')
+    """
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def hide_password(address: str) -> str:
     """Return an address without user and password, for messages and files.
 

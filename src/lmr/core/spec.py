@@ -12,8 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from lmr.core.errors import LmrError
+from lmr.core.foreign_text import shorten
 
 _PLURALS = {"men": "man", "women": "woman", "children": "child", "people": "person", "mice": "mouse", "geese": "goose"}
+_SHOWN = 100  # characters of an unknown name in a message
 _HINTS: dict[type, dict[str, Any]] = {}
 
 
@@ -84,7 +86,7 @@ def list_unknown(unknown: Sequence[str], known: Collection[str], most: int = 20)
     """Return unknown names as a list for an error message, each with the known names nearest to it."""
     parts = [
         f"{name!r} (did you mean {' or '.join(map(repr, near))}?)" if (near := find_near(name, known)) else repr(name)
-        for name in unknown[:most]
+        for name in (shorten(one, _SHOWN) for one in unknown[:most])
     ]
     return ", ".join(parts) + (f" and {len(unknown) - most} more" if len(unknown) > most else "")
 

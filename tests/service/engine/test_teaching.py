@@ -270,6 +270,7 @@ def test_wrong_labels_are_refused_and_change_nothing(engine: Engine) -> None:
     refuse(engine, engine.add_labels("a", 2, [NAMES[0]]), "has no request 2")
     refuse(engine, engine.add_labels("a", 1, [NAMES[0]]), "Expected 3 labels")
     refuse(engine, engine.add_labels("a", 1, [NAMES[0], "cow", None]), "do not include 'cow'")
+    refuse(engine, engine.add_labels("a", 1, ["cow" * 100_000, None, None]), r"do not include 'cow.{37}\.\.\.';")
     assert engine.find("a") == before
     answer(engine, "a", 1, mode="answer")  # it has no number, so it cannot be labelled
     refuse(engine, engine.add_labels("a", 2, [NAMES[0]] * 3), "has no request 2")

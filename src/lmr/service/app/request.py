@@ -13,6 +13,7 @@ from typing import Annotated, TypeVar
 from fastapi import Header, Path, Request
 from pydantic import AfterValidator, BaseModel, ValidationError
 
+from lmr.core.foreign_text import shorten
 from lmr.service.app.errors import HttpProblem
 from lmr.service.engine.requests import QueueFull
 
@@ -21,7 +22,7 @@ IMAGES_PATH = "/v1/streams/{stream}/images"
 MOST_VALUES, MOST_CLASSES = 25_000, 20_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VISIBLE = re.compile(r"[\x21-\x7e]{1,200}")
-_DIGITS, _SHOWN = 18, 40
+_DIGITS = 18
 _BEFORE_VALUES = (b"[", b"{", b",", b":")  # one of them comes before every value of JSON but the first
 _PARSING = threading.Lock()
 _BODIES_AT_ONCE = 32  # bodies of the largest size that may be in memory together
@@ -31,11 +32,6 @@ Body = TypeVar("Body", bound=BaseModel)
 def is_visible(text: str) -> bool:
     """Return True if a header's value can be repeated as it is: 1 to 200 visible ASCII characters."""
     return _VISIBLE.fullmatch(text) is not None
-
-
-def shorten(text: str) -> str:
-    """Return the beginning of what a client sent, for an error message."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def read_number(text: str, default: int) -> int:

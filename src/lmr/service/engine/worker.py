@@ -13,6 +13,7 @@ import torch
 
 from lmr.core.answer import Answer, make_answers, rank
 from lmr.core.errors import LmrError
+from lmr.core.foreign_text import shorten
 from lmr.core.labelled import Labelled
 from lmr.core.log import LOGGER
 from lmr.core.method import Phase
@@ -506,7 +507,8 @@ class Worker:
             raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {task.count}.")
         unknown = sorted({name for name in task.labels.values() if name not in self._classes})
         if unknown:
-            raise BadInput(f"The classes of this service do not include {unknown[0]!r}; use their names, or null.")
+            name = repr(shorten(unknown[0]))
+            raise BadInput(f"The classes of this service do not include {name}; use their names, or null.")
         unread = sorted(task.labels.keys() - {*note.places})
         if unread:
             raise BadInput(f"Image {unread[0]} of request {task.seq} has no answer; give null for it.")
