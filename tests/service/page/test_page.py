@@ -562,6 +562,10 @@ def test_frames_are_labelled_by_keys_and_teach_their_camera(browser: Any) -> Non
             for _ in range(4):
                 tab.page.keyboard.press("ArrowLeft")
             tab.wait_text("#path", first)
+            tab.page.keyboard.press("-")
+            tab.wait_text("#toast", "It keeps its label, automobile")
+            tab.page.keyboard.press("ArrowLeft")
+            tab.wait_text("#path", first)
             tab.page.keyboard.press("3")
             tab.wait_script("!document.querySelector('#path').textContent.includes('" + first + "')")
             assert client.stream("yard").status.taught == 2  # it was corrected
