@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from lmr.apps.method_options import MethodOptions
 from lmr.core.method import Method
 from lmr.core.registry import create
 from lmr.models import Backbone, load
@@ -37,7 +38,13 @@ class LoadModel:
     @property
     def options(self) -> list[str]:
         """Return the options of ``lmr serve``."""
-        return ["--model", self.path, "--labels", ",".join(self.classes), "--method", self.method]
+        given = self.method_options
+        return ["--model", given.model, "--labels", ",".join(self.classes), "--method", given.method, "--watch", "on"]
+
+    @property
+    def method_options(self) -> MethodOptions:
+        """Return the same options for a method in this process."""
+        return MethodOptions(model=self.path, labels=list(self.classes), method=self.method, watch="on")
 
     def load(self) -> Backbone:
         """Load the model in this process."""

@@ -245,7 +245,7 @@ def _count_shares(found: Labelled, taught: set[int], classes: Sequence[str]) -> 
 def _prepare(labeller: Labeller, shares: dict[str, float] | None) -> dict[str, _Run]:
     """Return the methods by the options that choose them; ``shares`` is None where ``--prior`` is given."""
     options, (plain, *_, published) = labeller.options, expand_methods("paper")
-    classifier = Remembered(labeller.classifier)
+    classifier = Remembered(labeller.classifier, every=True)
     specs = {f"--method {plain}": plain, "": options.method}
     if shares is not None and takes_shares(find_addressed(options.method)):
         text = ",".join(f"{name}={share:g}" for name, share in shares.items())

@@ -28,6 +28,7 @@ from lmr.core.foreign_text import hide_password, make_printable
 from lmr.core.method import Method
 from lmr.core.registry import find_addressed
 from lmr.core.reused import Reused
+from lmr.core.wrapper import Wrapper
 from lmr.models import Backbone
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import METHOD, describe_identity
@@ -78,12 +79,15 @@ class ServingPlan:
         """Return the classifier of these class names."""
         return make_classifier(backbone, read_labels(names), self.options.wording)
 
-    def start_engine(self, method: Method, store: StateStore | None) -> Engine:
-        """Return an engine that serves the method of ``load``."""
+    def wrap(self, method: Method) -> Method | Wrapper:
+        """Return the method of ``load`` as it is served: it reuses answers, and is watched."""
         watch = self.options.watch_settings
         frugal = Reused(method, self.options.reuse) if self.options.reuse else method
-        watched = frugal if watch is None else Watched(frugal, watch)
-        engine = Engine(watched, method.classifier.names, self.settings, store)
+        return frugal if watch is None else Watched(frugal, watch)
+
+    def start_engine(self, method: Method, store: StateStore | None) -> Engine:
+        """Return an engine that serves the method of ``load``."""
+        engine = Engine(self.wrap(method), method.classifier.names, self.settings, store)
         gc.collect()
         gc.freeze()  # modules and model stay: to search them for garbage would stop all threads for 0.1 s
         engine.start()

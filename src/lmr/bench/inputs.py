@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -18,6 +17,7 @@ from lmr.core.errors import LmrError
 from lmr.core.method import Method
 from lmr.core.placement import digest_tensors
 from lmr.core.registry import load_function
+from lmr.core.remembered import Kept
 from lmr.core.wrapper import Wrapper, unwrap
 from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import BEFORE_CHOICE, CLEAN, Dataset, DerivedSet, ImageArray
@@ -25,12 +25,12 @@ from lmr.data.streams import Batch, Stream
 from lmr.images.ahead import ReadAhead
 from lmr.models import GROUP, Backbone, load
 
+FEATURES: Kept = {}  # of the batches of this process
 Templates = tuple[str, ...] | str
 AnyMethod = Method | Wrapper
 
 LOADERS = 8  # threads that read images for a GPU, at most
 KEPT_BYTES = 800_000_000  # of images; 5,000 of ImageNet take 753 MB
-KEPT_FEATURES = 200_000_000  # bytes; 100,000 features of CLIP ViT-B
 CLEAN_SETS = {"imagenet-c-5000": "imagenet"}  # for other sets that end with -c, the name without it
 
 
@@ -69,46 +69,6 @@ class Inputs(NamedTuple):
     batch: Batch
     images: Tensor
     digest: str
-
-
-class KeptFeatures(ZeroShot):
-    """A frozen classifier that encodes a batch once in a process, for all methods that do not change its encoder.
-
-    Features are kept as the encoder gave them, by the model and the values of the whole preprocessed batch: images in
-    batches of another size or in another order are encoded anew, as last digits could differ. So answers are bit-equal
-    to those without it. ``spared`` counts the seconds that the encoding took when it was done.
-    """
-
-    _kept: ClassVar[dict[tuple[str, ...], tuple[Tensor, float]]] = {}  # the last used ones last
-
-    def __init__(self, classifier: ZeroShot, model: tuple[str, ...]) -> None:
-        vars(self).update(vars(classifier))
-        self.model, self.spared = model, 0.0
-        self._images: Tensor | None = None
-        self._key: tuple[str, ...] = ()
-
-    def expect(self, inputs: Inputs, anew: bool) -> None:
-        """Share the features of these images alone; ``anew``: encode them even if their features are kept."""
-        self._images, self._key, self.spared = inputs.images, (*self.model, inputs.digest), 0.0
-        if anew:
-            self._kept.pop(self._key, None)
-
-    def encode(self, images: Tensor) -> Tensor:
-        """Return features [B, D] as the encoder gives them, in the prototypes' precision."""
-        if self._images is None or not images.is_set_to(self._images):
-            return super().encode(images)
-        if found := self._kept.pop(self._key, None):
-            self._kept[self._key] = found
-            self.spared += found[1]
-            return found[0].clone()
-        started = time.perf_counter()
-        features = super().encode(images)
-        if features.is_cuda:
-            torch.cuda.synchronize()
-        self._kept[self._key] = features.detach().clone(), time.perf_counter() - started
-        while sum(kept.nbytes for kept, _ in self._kept.values()) > KEPT_FEATURES:
-            self._kept.pop(next(iter(self._kept)))
-        return features
 
 
 def strip_watch(method: AnyMethod) -> Method:

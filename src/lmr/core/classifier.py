@@ -89,6 +89,7 @@ class ZeroShot:
         with leave_inference_mode():
             self._prototypes = F.normalize(prototypes.detach().clone().to(widen(prototypes.dtype)), dim=-1)
         self._placement = find_placement(encoder)  # when the prototypes were last placed
+        self._embedded: tuple[Tensor, Tensor] | None = None  # the last images and their tokens
         self._fingerprint: tuple[int, dict[str, str]] | None = None  # with the number of moves before it
         self.logit_scale, self.logit_bias = scale, bias
         self.names = tuple(names) if names is not None else tuple(str(c) for c in range(len(prototypes)))
@@ -194,6 +195,14 @@ class ZeroShot:
     def encode(self, images: Tensor) -> Tensor:
         """Return features [B, D] as the encoder gives them, in the prototypes' precision."""
         return torch.cat([self.encode_part(images[part]) for part in self.split(len(images))])
+
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Tensor:
+        """Return the tokens of images by the encoder's ``embed``, computed once for all passes of a step."""
+        found = self._embedded
+        if found is None or found[0] is not images:
+            found = self._embedded = images, cast(Any, self.encoder).embed(images)
+        return found[1]
 
     def encode_part(self, images: Tensor, tokens: Tensor | None = None) -> Tensor:
         """Encode images at once, or go on from their ``tokens``, which the encoder's ``embed`` gave."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +49,6 @@ class AdaptedTower:
     def __init__(self, classifier: ZeroShot, module: nn.Module | None = None, skip: Collection[str] = ()) -> None:
         self.classifier = classifier
         self.bank = NormBank(module or classifier.encoder, skip)
-        self._embedded: tuple[Tensor, Tensor] | None = None  # the last images and their tokens
 
     def encode(self, images: Tensor, norms: Tensor, streams: Streams) -> Tensor:
         """Return features [B, D] as the encoder gives them, with the norms [A, P] of each sample's stream.
@@ -59,7 +57,8 @@ class AdaptedTower:
         """
         if len(norms) > 1:
             self.bank.locate_batch(images, self.classifier.encode)
-        tokens = self._embed(images)
+        slow = getattr(self.classifier.encoder, "slow_to_embed", False)
+        tokens = self.classifier.embed(images) if slow else None
 
         def run(part: slice, norms: Tensor) -> Tensor:
             with self.bank.serve(norms, streams.index[part]):
@@ -72,15 +71,6 @@ class AdaptedTower:
             else:
                 features.append(checkpoint(run, part, norms, use_reentrant=False, preserve_rng_state=False))
         return torch.cat(features)
-
-    @torch.no_grad()
-    def _embed(self, images: Tensor) -> Tensor | None:
-        """Return the tokens of images where the encoder is slow to make them: all passes of a step share them."""
-        if not getattr(self.classifier.encoder, "slow_to_embed", False):
-            return None
-        if self._embedded is None or self._embedded[0] is not images:
-            self._embedded = images, cast(Any, self.classifier.encoder).embed(images)
-        return self._embedded[1]
 
     def features(self, images: Tensor, norms: Tensor, streams: Streams) -> Tensor:
         """Return unit features [B, D] with the norms [A, P] of each sample's stream."""

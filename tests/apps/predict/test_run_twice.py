@@ -139,3 +139,41 @@ def test_standard_output_has_the_second_answers(
     assert (code, said) == (0, Path("out.jsonl").read_text())
     code, said, _ = run_here(capsys, *words, "--passes", "3")
     assert code == 2
+
+
+def test_both_passes_and_the_comparison_encode_an_image_once(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that resumes in the second pass has no features, and gives the same bytes."""
+    encoded, encode = list[int](), lmr.ZeroShot.encode
+
+    def count(self: lmr.ZeroShot, images: torch.Tensor) -> torch.Tensor:
+        encoded.append(len(images))
+        return encode(self, images)
+
+    monkeypatch.setattr(lmr.ZeroShot, "encode", count)
+    summary = predict(pictures, tmp_path / "whole.jsonl", method="tda")
+    assert (summary.passes, summary.tally.compared, sum(encoded)) == (2, 3, COUNT)
+    answer, batches = run_module.PredictRun.answer, list[int]()
+
+    def die(self: Any, batch: Any) -> Any:
+        batches.append(len(batch))
+        if len(batches) > 4:
+            raise RuntimeError("killed")
+        return answer(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module.PredictRun, "answer", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            predict(pictures, tmp_path / "out.jsonl", method="tda")
+    encoded.clear()
+    predict(pictures, tmp_path / "out.jsonl", method="tda", resume=True)
+    assert encoded
+    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_both_passes_load_the_model_once(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, load = list[object](), run_module.load_model
+    monkeypatch.setattr(run_module, "load_model", lambda options: loaded.append(options) or load(options))
+    assert predict(pictures, tmp_path / "out.jsonl").passes == 2
+    assert len(loaded) == 1

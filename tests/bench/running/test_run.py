@@ -13,13 +13,14 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.bench import inputs
-from lmr.bench.inputs import KeptFeatures, KeptImages, find_dataset
+from lmr.bench.inputs import FEATURES, KeptImages, find_dataset
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import answers
 from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
+from lmr.core import remembered
+from lmr.core.remembered import Remembered
 from lmr.data.catalogue import open_dataset
 from lmr.data.labelled import ImageFileSet
 from lmr.data.names import read_list
@@ -47,11 +48,11 @@ def test_methods_that_train_nothing_share_features_to_the_same_bits(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second run encodes the two batches whose memory is measured, and no other."""
-    monkeypatch.setattr(KeptFeatures, "_kept", {})
+    FEATURES.clear()
     task, encode, sizes = make_task(method), lmr.ZeroShot.encode, list[int]()
 
     def count(self: lmr.ZeroShot, images: torch.Tensor) -> torch.Tensor:
-        sizes.extend([len(images)] if isinstance(self, KeptFeatures) else [])  # not those of counting passes
+        sizes.extend([len(images)] if isinstance(self, Remembered) else [])  # not those of counting passes
         return encode(self, images)
 
     monkeypatch.setattr(lmr.ZeroShot, "encode", count)
@@ -65,7 +66,7 @@ def test_methods_that_train_nothing_share_features_to_the_same_bits(
 
 
 def test_shared_features_cost_the_time_of_their_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KeptFeatures, "_kept", {})
+    FEATURES.clear()
     encode = lmr.ZeroShot.encode
 
     def wait(self: lmr.ZeroShot, images: torch.Tensor) -> torch.Tensor:
@@ -78,19 +79,19 @@ def test_shared_features_cost_the_time_of_their_encoding(tmp_path: Path, monkeyp
 
 
 def test_features_are_shared_with_no_method_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KeptFeatures, "_kept", {})
+    FEATURES.clear()
     run_task(make_task("tent"), tmp_path)
-    assert not KeptFeatures._kept
+    assert not FEATURES
 
 
 def test_kept_features_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KeptFeatures, "_kept", {})
+    FEATURES.clear()
     run_task(make_task("zeroshot"), tmp_path)
-    sizes = [features.nbytes for features, _ in KeptFeatures._kept.values()]
+    sizes = [features.nbytes for features, _ in FEATURES.values()]
     assert len(sizes) == 4
-    monkeypatch.setattr(inputs, "KEPT_FEATURES", sum(sizes[1:]))
+    monkeypatch.setattr(remembered, "MOST", sum(sizes[1:]))
     run_task(make_task("zeroshot", corruptions="fog"), tmp_path)
-    assert sum(features.nbytes for features, _ in KeptFeatures._kept.values()) <= sum(sizes[1:])
+    assert sum(features.nbytes for features, _ in FEATURES.values()) <= sum(sizes[1:])
 
 
 def stop_after(images: int) -> Callable[[int], None]:

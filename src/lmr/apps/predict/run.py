@@ -9,6 +9,7 @@ its output has the same bytes as that of a run that was never interrupted.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import os
@@ -38,6 +39,7 @@ from lmr.core.functional.look import measure_look
 from lmr.core.method import Method
 from lmr.core.prediction import Prediction
 from lmr.core.progress import show_progress
+from lmr.core.remembered import Remembered
 from lmr.core.reused import Reused
 from lmr.core.state import read_state
 from lmr.core.wrapper import Wrapper, unwrap
@@ -68,13 +70,14 @@ def predict_images(
     *,
     begin: Path | None = None,
     title: str = "labelling",
+    load: Callable[[PredictOptions], Labeller] | None = None,
 ) -> PredictSummary:
     """Label image files, folders and videos, adapting batch by batch; write one line per image to ``options.out``.
 
     ``sources`` may also be .csv lists of paths. Options that do not fit together raise LmrError before any file is
     changed; an image that cannot be read gets a line with an error. With ``labelled``, absolute paths of images, lines
     hold all logits, and the frozen model answers these images too. ``begin`` is a state that is only read, and
-    ``title`` labels the progress bar.
+    ``title`` labels the progress bar. ``load`` gives the model, where it is loaded already.
     """
     if options.truth is not None:
         raise LmrError("Call predict_taught for a run with true labels.")
@@ -92,7 +95,7 @@ def predict_images(
         check_files(output, progress, options)
         images = list_sources(sources, options.column)
         check_images(images, options.every)
-        run = Labeller(resume_dtype(options, progress)).prepare(output, progress, images)
+        run = (load or Labeller)(resume_dtype(options, progress)).prepare(output, progress, images)
         run.labelled, run.title = labelled, title
         finished = run.start(begin or (None if state is None else Path(state)), options.resume)
         start = time.perf_counter()
@@ -127,8 +130,14 @@ class Labeller:
 
     def __init__(self, options: PredictOptions) -> None:
         loaded = load_model(options)
-        self.backbone, self.classifier, self.said = loaded.backbone, loaded.classifier, loaded.said
+        self.backbone, self.classifier, self.said = loaded.backbone, Remembered(loaded.classifier), loaded.said
         self.options = replace(options, dtype=cast(DType, loaded.dtype))
+
+    def use(self, options: PredictOptions) -> Labeller:
+        """Return the same model, and the features it has computed, with other options for its runs."""
+        other = copy.copy(self)
+        other.options = replace(options, dtype=self.options.dtype)
+        return other
 
     def prepare(self, output: ResultFile | None, progress: Path | None, images: Sequence[Path] = ()) -> PredictRun:
         """Return a run that has not begun; if there are videos among the images, it reuses the answers to frames."""
@@ -314,8 +323,10 @@ class PredictRun:
 
     def _step(self, places: Sequence[ImagePlace], images: Tensor) -> list[ImageAnswer]:
         """Adapt on a batch and return the answer to each image."""
-        classifier = self.method.classifier
+        classifier, key = self.method.classifier, hashlib.sha256(images.numpy().tobytes()).digest()
         images = images.to(classifier.device, classifier.dtype)
+        if isinstance(classifier, Remembered):  # a second pass, or another method, encodes no batch again
+            classifier.expect(images, key)
         prediction = self.method.step(images)
         frozen = self._compare(images, prediction, places)
         self.tally.adapted += prediction.info.get("adapted", 0)
@@ -371,8 +382,12 @@ class PredictRun:
                 places = [place for place in places if not prediction.reused[place]]
         if prediction.info.get("adapted") == 0:
             return {place: int(prediction.labels[place]) for place in places}
+        classifier = self.method.classifier
         with torch.no_grad():
-            labels = self.method.classifier(images[places]).argmax(1).tolist() if places else []
+            if isinstance(classifier, Remembered) and classifier.knows(images):
+                labels = classifier(images)[places].argmax(1).tolist()
+            else:
+                labels = classifier(images[places]).argmax(1).tolist() if places else []
         return dict(zip(places, labels, strict=True))
 
     def _count(self, answers: Sequence[ImageAnswer]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from lmr.apps.options import AnyPath
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary, ResultFile, print_bytes
-from lmr.apps.predict.run import check_files, check_path, hold_path, predict_images
+from lmr.apps.predict.run import Labeller, check_files, check_path, hold_path, predict_images
 from lmr.core.card import Role
 from lmr.core.registry import find_addressed
 from lmr.images.sources import has_frames, list_sources
@@ -67,14 +67,20 @@ def _predict(sources: Sequence[AnyPath], options: PredictOptions, first: Path) -
         first.unlink(missing_ok=True)
         state.unlink(missing_ok=True)
     seconds, begun = 0.0, resume and second is not None and second.exists()
+    loaded: list[Labeller] = []
+
+    def load(options: PredictOptions) -> Labeller:
+        loaded[:] = loaded or [Labeller(options)]
+        return loaded[0].use(options)
+
     if not begun:
         one = replace(options, out=first, state=state, resume=resume, overwrite=False)
-        summary = predict_images(sources, one, title="pass 1 of 2")
+        summary = predict_images(sources, one, title="pass 1 of 2", load=load)
         seconds = summary.seconds
         if not summary.adapted:
             return _take(summary, first, state, options)
     two = replace(options, resume=begun, overwrite=not begun)  # the first pass has checked the output
-    summary = predict_images(sources, two, begin=state, title="pass 2 of 2")
+    summary = predict_images(sources, two, begin=state, title="pass 2 of 2", load=load)
     first.unlink(missing_ok=True)
     state.unlink(missing_ok=True)
     return replace(summary, seconds=seconds + summary.seconds, passes=2)

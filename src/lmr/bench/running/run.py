@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from lmr.bench.inputs import (
+    FEATURES,
     AnyMethod,
-    KeptFeatures,
     describe_backbone,
     find_clean_dataset,
     find_dataset,
@@ -38,6 +38,7 @@ from lmr.core.errors import LmrError
 from lmr.core.labelled import Labelled
 from lmr.core.passes import count_passes, make_stand_in
 from lmr.core.registry import create, load_method_file, split_address
+from lmr.core.remembered import Remembered
 from lmr.data.dataset import CLEAN
 from lmr.data.streams import Stream, make_stream
 from lmr.version import __version__
@@ -67,7 +68,7 @@ def run_task(
     """
     dataset = find_dataset(task.dataset, task.root)
     check_own_code(task)
-    classifier = KeptFeatures(task.load_classifier(), (task.weights, *task.model))
+    classifier = Remembered(task.load_classifier(), FEATURES)
     method = create_method(task.entry, classifier)
     if task.labels:
         method = Labelled(method)
@@ -86,7 +87,7 @@ def run_task(
                 batch, images, _ = inputs
                 measure = answers.is_measured(kept.batches, len(stream))
                 if not strip_watch(method).towers:
-                    classifier.expect(inputs, anew=measure)
+                    classifier.expect(images, (task.weights, *task.model, inputs.digest), anew=measure)
                 with ahead.hold() if measure or not dataset.reads_files else nullcontext():
                     step = answers.take_step(method, images, measure, learns=kept.batches % pace == 0)
                     step = replace(step, seconds=step.seconds + classifier.spared)

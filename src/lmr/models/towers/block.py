@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.norms import RowNorm
+from lmr.models.towers.products import Linear, multiply
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh", "silu"]
 
@@ -40,14 +41,14 @@ class Perceptron(nn.Module):
     def __init__(self, width: int, hidden: int, activation: Activation) -> None:
         super().__init__()
         self.activation: Activation = activation
-        self.up = nn.Linear(width, hidden)
-        self.down = nn.Linear(hidden, width)
+        self.up = Linear(width, hidden)
+        self.down = Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., width] to [..., width]."""
         if self.activation == "quick_gelu":  # not folded: the constants are cheaper on weights than on activations
-            hidden = F.silu(F.linear(x, 1.702 * self.up.weight, 1.702 * self.up.bias))
-            return F.linear(hidden, self.down.weight / 1.702, self.down.bias)
+            hidden = F.silu(multiply(x, 1.702 * self.up.weight, 1.702 * self.up.bias))
+            return multiply(hidden, self.down.weight / 1.702, self.down.bias)
         out: Tensor = self.down(activate(self.up(x), self.activation))
         return out
 
@@ -73,8 +74,8 @@ class Block(nn.Module):
         super().__init__()
         width, self.heads, self.causal, self.eps = config.width, config.heads, causal, config.eps
         self.ln_1 = RowNorm(width, eps=self.eps)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.qkv = Linear(width, 3 * width)
+        self.out = Linear(width, width)
         self.ln_2 = RowNorm(width, eps=self.eps)
         self.mlp = Perceptron(width, config.hidden, config.activation)
 
@@ -86,8 +87,8 @@ class Block(nn.Module):
     def run_first(self, x: Tensor) -> Tensor:
         """Return the output [B, width] of the first token of x [B, L, width]; keys and values need all tokens."""
         h, width = self.ln_1(x), x.shape[-1]
-        query = F.linear(h[:, :1], self.qkv.weight[:width], self.qkv.bias[:width])
-        both = F.linear(h, self.qkv.weight[width:], self.qkv.bias[width:])
+        query = multiply(h[:, :1], self.qkv.weight[:width], self.qkv.bias[:width])
+        both = multiply(h, self.qkv.weight[width:], self.qkv.bias[width:])
         q, k, v = self.split_heads(query, *both.chunk(2, dim=-1))
         return self.finish(x[:, :1], attend(q, k, v))[:, 0]
 

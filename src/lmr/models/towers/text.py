@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from lmr.core.norms import RowNorm
 from lmr.models.towers.block import Activation, Block
+from lmr.models.towers.products import multiply
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ def _run_last(block: Block, head: Tensor, x: Tensor, seen: Tensor, end: Tensor) 
     width, rows = x.shape[-1], torch.arange(len(x), device=x.device)
     own, h = block.split_heads(*block.qkv(block.ln_1(head)).chunk(3, -1)), block.ln_1(x)
     weight, bias = block.qkv.weight, block.qkv.bias
-    asked = F.linear(h[rows, end].unsqueeze(1), weight[:width], bias[:width])
-    rest = block.split_heads(asked, *F.linear(h, weight[width:], bias[width:]).chunk(2, -1))
+    asked = multiply(h[rows, end].unsqueeze(1), weight[:width], bias[:width])
+    rest = block.split_heads(asked, *multiply(h, weight[width:], bias[width:]).chunk(2, -1))
     after = _attend(rest[0], own, rest, seen.unsqueeze(1))
     return block.finish(x[rows, end].unsqueeze(1), after).squeeze(1)
 
