@@ -88,6 +88,25 @@ class NormMethod(Method):
         """Return a copy of a row [P] of norms as parameters of the tower, by their names."""
         return {Tower.IMAGE: self.bank.name_parameters(row.clone())}
 
+    def _run_steps(
+        self,
+        images: Tensor,
+        streams: Streams,
+        start: tuple[Tensor, dict[str, Tensor]],
+        loss: Callable[[Tensor, int], Tensor],
+        steps: int,
+    ) -> tuple[tuple[Tensor, dict[str, Tensor]], Tensor]:
+        """Return norms and moments after a number of steps from ``start``, and the last losses [A].
+
+        ``loss`` is that of ``AdaptedTower.differentiate``.
+        """
+        norms, moments = start
+        losses = norms.new_zeros(streams.count)
+        for _ in range(steps):
+            gradient, losses, _ = self.tower.differentiate(images, norms, streams, loss)
+            norms, moments = self.optim.step(norms, gradient, moments)
+        return (norms, moments), losses
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GradientMethod(NormMethod):
