@@ -112,5 +112,4 @@ class CLIPArTT(NormMethod):
 
 
 def _write(names: list[str] | tuple[str, ...]) -> str:
-    """Return the caption of an image that may be of any of these classes."""
     return f"a photo of a {' or '.join(names)}"

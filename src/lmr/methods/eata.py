@@ -116,5 +116,4 @@ class EATA(ETA):
 
 
 def _own_label_loss(logits: Tensor, index: Tensor) -> tuple[Tensor]:
-    """Return the cross-entropy of each sample to its own label."""
     return (F.cross_entropy(logits, logits.detach().argmax(1), reduction="none"),)

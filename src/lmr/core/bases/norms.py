@@ -45,11 +45,9 @@ class NormMethod(Method):
         self.bank = self.tower.bank
 
     def _find_module(self) -> nn.Module:
-        """Return the module whose norms adapt."""
         return self.classifier.encoder
 
     def _find_skipped(self) -> Collection[str]:
-        """Return the names of norms that do not adapt."""
         return ()
 
     @property

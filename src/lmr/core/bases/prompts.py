@@ -139,7 +139,6 @@ class PromptMethod(ViewMethod):
         return self.classifier.logits(self.classifier.cosines(features, prototypes))
 
     def _count_confident(self, views: int) -> int:
-        """Return the number of views that enter the loss."""
         return count_kept(views, self.keep)
 
     def loss(self, logits: Tensor, prototypes: Tensor) -> Tensor:
