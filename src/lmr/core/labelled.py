@@ -94,7 +94,7 @@ class Labelled(Wrapper):
         """Add the offset of each stream that has one."""
         if not self._list_taught():
             return answer.logits
-        return answer.logits + streams.spread(state["offset"]).to(answer.logits.dtype)
+        return answer.logits + streams.repeat(state["offset"]).to(answer.logits.dtype)
 
     def adjust_parameters(self, parameters: AdaptedParameters, state: State) -> AdaptedParameters:
         """Add the offset to that of the method."""
@@ -139,7 +139,7 @@ class Labelled(Wrapper):
                 given, batch = self.check(images, streams)
                 logits = _keep(self.method.predict(given, batch).logits)
                 means = batch.mean(describe_pixels(self._choose_first(given)).float())
-                signs, around = batch.spread(means), batch.spread(batch.sizes)
+                signs, around = batch.repeat(means), batch.repeat(batch.sizes)
                 number = torch.full_like(truth, -1)
                 self._check_count(truth, len(logits))
             else:
@@ -148,7 +148,7 @@ class Labelled(Wrapper):
                 ids = [0] * len(number) if streams is None and self.streams == 1 else streams
                 batch = find_streams(read_whole(ids, 0, self.streams, "stream ids"), device)
                 self._check_count(truth, len(batch.index))
-                row = batch.spread(batch.active)
+                row = batch.repeat(batch.active)
                 self._check_recent(number, row)
                 logits, signs, around = self._recall(number, row)
             counted = torch.where((logits.amax(1) > _LOWEST) & replace_counts, logits.argmax(1), -1)
@@ -226,8 +226,8 @@ class Labelled(Wrapper):
         """Keep what a label of these images would need, and see which labels are of the present domain."""
         rank, sizes = batch.rank(), batch.sizes
         seen = self.own["seen"][batch.active]
-        last = rank >= batch.spread(sizes) - RECENT  # of a larger batch only the last images
-        place = ((batch.spread(seen) + rank) % RECENT)[last]
+        last = rank >= batch.repeat(sizes) - RECENT  # of a larger batch only the last images
+        place = ((batch.repeat(seen) + rank) % RECENT)[last]
         new = {key: self.own[key][batch.active].clone() for key in ("recent_logits", "recent_signs")}
         index = batch.index[last]
         new["recent_logits"][index, place] = _keep(logits)[last]

@@ -54,7 +54,7 @@ class Method(Runner):
         ...         return lmr.Step(logits, {"mean": mean})
         ...
         ...     def answer(self, images, state, streams):
-        ...         return self.classifier(images) - streams.spread(state["mean"])
+        ...         return self.classifier(images) - streams.repeat(state["mean"])
         >>> clip = lmr.load().classifier(["cat", "dog", "ship"])
         >>> method = lmr.create("centred(memory=0.5)", clip)
         >>> images = torch.randn(8, 3, 32, 32)

@@ -354,9 +354,9 @@ class Runner(Contract, Saved):
         """
         logits = logits.detach().clone()
         with torch.no_grad():
-            invalid = ~batch.spread(usable) | ~logits.isfinite().all(1)
+            invalid = ~batch.repeat(usable) | ~logits.isfinite().all(1)
             if self.memory_span == "stream":
-                samples = batch.spread(~batch.all(~invalid))
+                samples = batch.repeat(~batch.all(~invalid))
                 logits[samples] = self.answer(images[samples], old, batch.take(samples))
                 invalid = ~logits.isfinite().all(1)
             if bool(invalid.any()):
@@ -370,7 +370,7 @@ class Runner(Contract, Saved):
         counted = answer.logits.isfinite().all(1)
         if answer.unknown is not None:
             counted &= ~answer.unknown
-        places = batch.spread(batch.active), answer.labels
+        places = batch.repeat(batch.active), answer.labels
         self.state["predicted"].index_put_(places, counted.long(), accumulate=True)
         counts = self.state["predicted"][batch.active].double()
         return (counts.amax(1) / counts.sum(1).clamp(min=1)).mean().item()

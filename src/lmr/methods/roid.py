@@ -115,7 +115,7 @@ class WeightedMethod(NormMethod):
         with torch.enable_grad():
             logits = self.tower.logits(images, norms, streams)
             weight, kept, stepped = self._weigh(logits.detach(), state["mean"], streams)
-            weight = weight / streams.spread(largest if self.batch is None else torch.full_like(largest, self.batch))
+            weight = weight / streams.repeat(largest if self.batch is None else torch.full_like(largest, self.batch))
             gradient, losses = torch.zeros_like(norms), logits.new_zeros(len(logits))
             if bool(kept.any()):
                 own = streams.take(kept)
@@ -147,10 +147,10 @@ class WeightedMethod(NormMethod):
         if not self.weighting:
             every = torch.ones_like(streams.index, dtype=torch.bool)
             return torch.ones_like(logits[:, 0]), every, streams.sizes > 0
-        diverse, varied = _scale_to_unit(1 - F.cosine_similarity(streams.spread(mean), logits.softmax(1)), streams)
+        diverse, varied = _scale_to_unit(1 - F.cosine_similarity(streams.repeat(mean), logits.softmax(1)), streams)
         certain, clear = _scale_to_unit(-entropy(logits), streams)
         stepped = varied & clear
-        kept = (diverse >= streams.spread(streams.mean(diverse))) & streams.spread(stepped)
+        kept = (diverse >= streams.repeat(streams.mean(diverse))) & streams.repeat(stepped)
         return (_SHARPNESS * diverse * certain).exp(), kept, stepped
 
     def _change(self, images: Tensor, numbers: Tensor, streams: Streams) -> Tensor:
@@ -169,7 +169,7 @@ class WeightedMethod(NormMethod):
         prior, classes = streams.mean(logits.softmax(1)), logits.shape[1]
         smooth = (1 / streams.sizes.to(prior.dtype)).clamp(min=1 / classes) / prior.amax(1)
         smooth = smooth.unsqueeze(1)
-        return logits * streams.spread((prior + smooth) / (1 + smooth * classes))
+        return logits * streams.repeat((prior + smooth) / (1 + smooth * classes))
 
 
 _CARD = Card(
@@ -206,4 +206,4 @@ def _scale_to_unit(values: Tensor, streams: Streams) -> tuple[Tensor, Tensor]:
     nothing = values.new_zeros(streams.count)
     low, high = (nothing.scatter_reduce(0, streams.index, values, end, include_self=False) for end in ("amin", "amax"))
     differs = high > low
-    return (values - streams.spread(low)) / streams.spread((high - low).where(differs, 1)), differs
+    return (values - streams.repeat(low)) / streams.repeat((high - low).where(differs, 1)), differs

@@ -219,14 +219,14 @@ class Steady(NormMethod):
         waits for, whatever the number of blocks.
         """
         novelty = measure_novelty(signs, domain["last"], domain["images"] > 0, streams)
-        number = streams.spread(domain["images"]) + streams.rank()
+        number = streams.repeat(domain["images"]) + streams.rank()
         block, selected = number // BLOCK, select_numbers(number, self.share)
-        block = block - streams.spread(domain["images"] // BLOCK)
+        block = block - streams.repeat(domain["images"] // BLOCK)
         logits = images.new_zeros(len(images), self.classifier.classes, dtype=self.classifier.prototypes.dtype)
         facts, known = torch.zeros_like(signs[:, :2]), torch.zeros_like(selected)
         plan = Plan(logits, novelty, [], [], torch.zeros_like(streams.active), domain)
         for k in range(int(block.max()) + 1):
-            own, adapting = block == k, streams.spread(plan.domain["adapting"] > 0)
+            own, adapting = block == k, streams.repeat(plan.domain["adapting"] > 0)
             missing = (block >= k) & ~known & ~(adapting & self._restores())
             if missing.any():  # at the first block, and where a stream stops to adapt
                 places = slice(None) if missing.all() else missing.nonzero()[:, 0].to(images.device)
@@ -242,7 +242,7 @@ class Steady(NormMethod):
             told = facts.masked_fill(adapting.unsqueeze(1), 0)
             rows = torch.cat([novelty.unsqueeze(1), told, signs], 1)[own]
             plan.domain = self._watch_block(rows, number[own] % BLOCK, plan, some)
-        last = streams.rank() == streams.spread(streams.sizes - 1)
+        last = streams.rank() == streams.repeat(streams.sizes - 1)
         plan.domain["last"] = streams.sum(signs * last.unsqueeze(1))
         return plan
 
@@ -276,7 +276,7 @@ class Steady(NormMethod):
             new["gained"] = some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))
         both = torch.cat(rows)
         own = streams.take(both)
-        answers = logits[both] + own.spread(state["bias"])  # eq. 15
+        answers = logits[both] + own.repeat(state["bias"])  # eq. 15
         logits[both] = answers
         new["answers"] = own.sum(answers.softmax(1) * novelty[both].unsqueeze(1))
         return {key: state[key] + value for key, value in new.items()}
@@ -428,7 +428,7 @@ class Steady(NormMethod):
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         logits = super().answer(images, state, streams) if self._restores() else self.classifier(images)
-        return logits + streams.spread(state["bias"])  # eq. 15
+        return logits + streams.repeat(state["bias"])  # eq. 15
 
     def export(self, state: State) -> AdaptedParameters:
         return dataclasses.replace(super().export(state), offset=state["bias"][0].clone())
@@ -491,6 +491,6 @@ def measure_novelty(signs: Tensor, last: Tensor, begun: Tensor, streams: Streams
     before = torch.empty_like(signs)
     before[order] = signs[order].roll(1, 0)
     starts = streams.rank() == 0
-    before = choose_rows(starts, streams.spread(last.to(signs.dtype)), before)
+    before = choose_rows(starts, streams.repeat(last.to(signs.dtype)), before)
     novelty = ((signs - before).square() / (2 * signs.new_tensor(VARIANCES))).mean(1).clamp(max=2)
-    return torch.where(starts & ~streams.spread(begun), 1.0, novelty)
+    return torch.where(starts & ~streams.repeat(begun), 1.0, novelty)

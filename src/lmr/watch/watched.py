@@ -278,7 +278,7 @@ class Watched(Wrapper):
 
     def _answer(self, images: Tensor, batch: Streams, parts: Sequence[StreamPart]) -> Prediction:
         """Answer each stream as its level requires: it adapts, or is answered with its present state."""
-        ids = batch.spread(batch.active)
+        ids = batch.repeat(batch.active)
         if all(part.watch.health.level.adapts for part in parts):
             return self.method.step(images, ids)
         adapting = sorted(place for part in parts if part.watch.health.level.adapts for place in part.places)

@@ -86,7 +86,7 @@ class ViewMethod(Method):
         if not made:
             yield from images.unsqueeze(1)
             return
-        numbers = (streams.spread(state["seen"]) + streams.rank()).tolist()
+        numbers = (streams.repeat(state["seen"]) + streams.rank()).tolist()
         for image, views in zip(images, self.maker.make_each(images, numbers, made), strict=True):
             yield torch.cat([image.unsqueeze(0), views])
 
