@@ -59,7 +59,7 @@ class PlainPosterior(LMR):
         """Adapt as LMR, then move the bias by the other posterior."""
         step = super().adapt(images, state, streams)
         if self.bc:
-            plain = streams.mean((step.logits - streams.spread(state["bias"])).softmax(1))
+            plain = streams.mean((step.logits - streams.repeat(state["bias"])).softmax(1))
             bias, running = equations.correct_bias(
                 state["bias"], state["running"], state["images"] > 0, plain, self.eta, self.mu, self.clip, self.eps
             )
@@ -91,6 +91,6 @@ class MomentumAlone(LMR):
         new = dict(new)
         if bool(still.any()):
             new |= self.optim.descend({**state, **new}, torch.zeros_like(state["norms"]), still)
-            stale = streams.spread(still).nonzero()[:, 0]
+            stale = streams.repeat(still).nonzero()[:, 0]
             logits = self.tower.recompute_logits(logits, stale, images, new["norms"], streams)
         return logits, new, info

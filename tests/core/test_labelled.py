@@ -46,35 +46,35 @@ class Reference:
     def __init__(self, biased: bool) -> None:
         self.biased = biased  # the method corrects its own bias
         self.logits: list[NDArray] = []
-        self.signs: list[NDArray] = []
-        self.labels: list[tuple[NDArray, int, NDArray, int]] = []  # logits, class, signs, of how many
+        self.pixels: list[NDArray] = []
+        self.labels: list[tuple[NDArray, int, NDArray, int]] = []  # logits, class, pixels, of how many
         self.offset: NDArray | float = 0.0
         self.used: list[bool] = []
 
     def mean_last(self) -> NDArray:
-        return np.mean(self.signs[-32:], 0)
+        return np.mean(self.pixels[-32:], 0)
 
     def is_near(self, one: NDArray, count: int) -> bool:
-        limit = max(1, 16 / min(count, len(self.signs)))
+        limit = max(1, 16 / min(count, len(self.pixels)))
         return bool((((one - self.mean_last()) ** 2) / np.array(VARIANCES)).max() <= limit)
 
-    def step(self, logits: NDArray, signs: NDArray) -> NDArray:
+    def step(self, logits: NDArray, pixels: NDArray) -> NDArray:
         answers = logits + self.offset
-        for row, own in zip(logits, signs, strict=True):
+        for row, own in zip(logits, pixels, strict=True):
             kept = np.clip((row - row.max()).astype(np.float32), -64, 0).astype(np.float16)
             self.logits.append(kept.astype(np.float64))
-            self.signs.append(own)
+            self.pixels.append(own)
         if self.labels and self.find_used() != self.used:
             self.fit()
         return answers
 
     def find_used(self) -> list[bool]:
-        return [self.is_near(signs, count) for _, _, signs, count in self.labels]
+        return [self.is_near(pixels, count) for _, _, pixels, count in self.labels]
 
     def learn(self, number: int, label: int) -> None:
-        seen = len(self.signs)
+        seen = len(self.pixels)
         first, end = max(0, seen - RECENT, number - 16), min(seen, number + 16)
-        self.labels.append((self.logits[number], label, np.mean(self.signs[first:end], 0), end - first))
+        self.labels.append((self.logits[number], label, np.mean(self.pixels[first:end], 0), end - first))
 
     def fit(self) -> None:
         self.used = self.find_used()
@@ -84,10 +84,10 @@ class Reference:
         start = np.zeros(classes)
         if not self.biased and (here or counts.sum() >= 20):
             near: list[NDArray] = []
-            for end in range(min(len(self.signs), RECENT), 0, -32):
-                part = slice(len(self.signs) - min(len(self.signs), RECENT) + max(0, end - 32), None)
-                stop = len(self.signs) - min(len(self.signs), RECENT) + end
-                if not self.is_near(np.mean(self.signs[part.start : stop], 0), stop - part.start):
+            for end in range(min(len(self.pixels), RECENT), 0, -32):
+                part = slice(len(self.pixels) - min(len(self.pixels), RECENT) + max(0, end - 32), None)
+                stop = len(self.pixels) - min(len(self.pixels), RECENT) + end
+                if not self.is_near(np.mean(self.pixels[part.start : stop], 0), stop - part.start):
                     break
                 near += self.logits[part.start : stop]
             shares = counts + 8 / classes
@@ -123,7 +123,7 @@ def test_streams_equal_the_reference(clip: lmr.ZeroShot, spec: str) -> None:
         if number in (5, 6, 15, 30):
             stream = number % 2
             reference = references[stream]
-            seen = len(reference.signs)
+            seen = len(reference.pixels)
             chosen = [seen - 1, seen - 2, seen - 4]
             labels = [number % 4, 1, 1]
             method.learn_labels(chosen, labels, [stream] * 3)
@@ -201,7 +201,7 @@ def test_images_that_were_asked_for_are_remembered(clip: lmr.ZeroShot, tmp_path:
     with pytest.raises(lmr.LmrError, match="Image 3 of stream 1 is not among"):
         late.learn_labels([3], [1], [1])
     late.learn_labels([2, 7], [1, 2], [1, 1])
-    for key in ("logits", "truth", "number", "signs", "around"):
+    for key in ("logits", "truth", "number", "pixels", "around"):
         assert torch.equal(late.own[key], soon.own[key])
     assert late.list_learnable([2], 1) == [True]
     seen = 6 * len(batches)

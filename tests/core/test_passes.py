@@ -7,7 +7,7 @@ import torch
 
 import lmr
 from few_views import create
-from lmr.core.passes import PassCounter, count_passes
+from lmr.core.passes import count_passes, count_samples
 from pocket import load_pocket
 
 NAMES = ["red ring", "blue star", "green heart"]
@@ -68,12 +68,12 @@ def test_methods_of_both_towers_encode_every_prompt(clip: lmr.ZeroShot) -> None:
 
 @pytest.mark.parametrize("spec", ["lmr_variants(share=0.5, tau=0.0)", "tent", "mint", "eta(margin=1.0, diversity=2.0)"])
 def test_a_real_model_takes_as_many_passes(spec: str, clip: lmr.ZeroShot) -> None:
-    method, counter = lmr.create(spec, clip), PassCounter()
-    with counter.observe(clip.encoder):
+    method = lmr.create(spec, clip)
+    with count_samples(clip.encoder) as counts:
         method.step(torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
     passes = count_passes(method, 8)
     assert passes is not None
-    assert (counter.forwards / 8, counter.backwards / 8) == (passes.forwards, passes.backwards)
+    assert (counts["forwards"] / 8, counts["backwards"] / 8) == (passes.forwards, passes.backwards)
 
 
 def test_method_that_needs_another_model_is_not_counted(clip: lmr.ZeroShot, monkeypatch: pytest.MonkeyPatch) -> None:

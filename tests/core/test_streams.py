@@ -30,7 +30,7 @@ def test_sums_means_and_spread_are_those_of_single_streams(streams: Streams) -> 
         assert torch.allclose(streams.sum(values)[k], own.sum(0))
         assert torch.allclose(streams.mean(values)[k], own.mean(0))
         assert torch.equal(streams.pick(values, k), own)
-    assert torch.equal(streams.spread(values[:3]), values[:3][INDEX])
+    assert torch.equal(streams.repeat(values[:3]), values[:3][INDEX])
 
 
 def test_values_that_are_not_finite_stay_in_their_stream(streams: Streams) -> None:

@@ -44,7 +44,7 @@ class Shifted(lmr.Wrapper):
             return answer
 
     def adjust(self, answer: lmr.Prediction, state: dict[str, Tensor], streams: lmr.Streams) -> Tensor:
-        return answer.logits + streams.spread(state["shift"])
+        return answer.logits + streams.repeat(state["shift"])
 
     def describe(self, state: dict[str, Tensor]) -> Mapping[str, Tensor]:
         return {"shifted": state["shift"].abs().sum(1)}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import lmr
 import lmr_reference as book
-from lmr.core.passes import PassCounter, Passes
+from lmr.core.passes import Passes, count_samples
 from lmr_problem import copy_state, make_images, make_problem
 
 
@@ -133,12 +133,13 @@ def test_passes_on_the_stand_in_are_those_on_the_model(spec: str, size: int) -> 
     """Against the images that go through the tower, and those whose features receive a gradient."""
     tower, prototypes, anchors = make_problem()
     method = lmr.create(spec, lmr.ZeroShot(tower, prototypes, 100.0), tau=0.0)
-    counter = PassCounter()
-    with counter.observe(tower):
+    with count_samples(tower) as counts:
         assert method.step(make_images(anchors, size)).info["stepped"]
     counted = lmr.count_passes(method, size)
     assert counted is not None
-    assert (counter.forwards / size, counter.backwards / size) == pytest.approx((counted.forwards, counted.backwards))
+    assert (counts["forwards"] / size, counts["backwards"] / size) == pytest.approx(
+        (counted.forwards, counted.backwards)
+    )
 
 
 @pytest.mark.parametrize("spec", ["lmr_variants(share=0)", "lmr_variants(share=1.5)"])

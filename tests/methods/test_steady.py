@@ -32,7 +32,7 @@ LIFE = (
 )
 BAD = Phase(120, noise=0.2, light=0.8, skew=0.5)
 BEGINS_BAD = (Phase(80, noise=0.4, light=0.8), Phase(104), Phase(93, noise=0.4, light=0.9))
-OF_NORMS = {"norms", "first", "second", "steps", "gradient", "weight", "gained", "mass"}
+OF_NORMS = {"norms", "first", "second", "steps", "gradient", "weight", "class_weights", "mass"}
 SHARES = (3.0, 0.0, *[1.0] * 10)
 
 
@@ -96,8 +96,8 @@ def check_state(method: lmr.Method, reference: SteadyReference, row: int = 0, to
         "squares": sum(w * v * v for w, _, v in reference.clear),
         "last": reference.last or [0.0] * len(VARIANCES),
     }
-    names = ["steps", "adapting", "looking", "images", "weight", "fresh", "gained", "answers", "mass", "bias", "age"]
-    names += ["recent", "key", "looked", "predicted", "fall", "rise", "doubtful"]
+    names = ["steps", "adapting", "looking", "images", "weight", "pending", "class_weights", "answers", "mass", "bias"]
+    names += ["recent", "domain_pixels", "domain_images", "predicted", "fall", "rise", "doubtful", "age"]
     expected |= {name: getattr(reference, name) for name in names}
     if "norms" not in method.state:
         expected = {key: expected[key] for key in expected.keys() - OF_NORMS}
@@ -501,21 +501,21 @@ def test_changes_of_pixels_move_a_statistic_far(change: Callable[[Tensor], Tenso
 def test_novelty_is_measured_against_the_image_before_in_the_stream() -> None:
     generator = torch.Generator().manual_seed(0)
     deviations = torch.tensor(VARIANCES, dtype=torch.float64).sqrt()
-    signs = torch.randn(2000, len(VARIANCES), dtype=torch.float64, generator=generator) * deviations
-    one = Streams(torch.tensor([0]), torch.zeros(len(signs), dtype=torch.int64))
+    pixels = torch.randn(2000, len(VARIANCES), dtype=torch.float64, generator=generator) * deviations
+    one = Streams(torch.tensor([0]), torch.zeros(len(pixels), dtype=torch.int64))
     last, begun = torch.zeros(1, len(VARIANCES), dtype=torch.float64), torch.tensor([False])
-    novelty = measure_novelty(signs, last, begun, one)
+    novelty = measure_novelty(pixels, last, begun, one)
     assert novelty[0] == 1
     assert 0.9 < novelty.mean() < 1.1
     assert novelty.max() <= 2
-    expected = ((signs[1:] - signs[:-1]) / deviations).square().mean(1) / 2
+    expected = ((pixels[1:] - pixels[:-1]) / deviations).square().mean(1) / 2
     torch.testing.assert_close(novelty[1:], expected.clamp(max=2))
-    assert (measure_novelty(signs[:1].repeat(5, 1), signs[:1], torch.tensor([True]), one.take(slice(5))) == 0).all()
+    assert (measure_novelty(pixels[:1].repeat(5, 1), pixels[:1], torch.tensor([True]), one.take(slice(5))) == 0).all()
     mixed = Streams(torch.tensor([3, 5]), torch.tensor([1, 0, 1, 0, 0]))
-    found = measure_novelty(signs[:5], signs[5:7], torch.tensor([True, False]), mixed)
+    found = measure_novelty(pixels[:5], pixels[5:7], torch.tensor([True, False]), mixed)
     steps = [None, (1, 5), (2, 0), (3, 1), (4, 3)]
     for k, pair in enumerate(steps):
-        distance = 1.0 if pair is None else ((signs[pair[0]] - signs[pair[1]]) / deviations).square().mean() / 2
+        distance = 1.0 if pair is None else ((pixels[pair[0]] - pixels[pair[1]]) / deviations).square().mean() / 2
         assert found[k] == pytest.approx(min(2.0, float(distance)))
 
 

@@ -129,19 +129,19 @@ class SteadyReference(book.Reference):
         self.mass = [1 / self.classes] * self.classes
         self.bias = [0.0] * self.classes
         self.running = None
-        self.age = self.looked = 0.0
-        self.recent, self.key = ([0.0] * len(VARIANCES) for _ in range(2))
+        self.age = self.domain_images = 0.0
+        self.recent, self.domain_pixels = ([0.0] * len(VARIANCES) for _ in range(2))
         self.clear_sums()
 
     def clear_sums(self) -> None:
         self.gradient = [torch.zeros_like(t) for t in self.parameters]
-        self.weight = self.fresh = 0.0
-        self.gained = [0.0] * self.classes
+        self.weight = self.pending = 0.0
+        self.class_weights = [0.0] * self.classes
         self.answers = [0.0] * self.classes
 
     def list_block(self) -> list[list[float]]:
         """The images since the last decision, in as many rows as a block has."""
-        rows = [[novelty, clarity, float(label), *signs] for novelty, clarity, label, signs in self.block]
+        rows = [[novelty, clarity, float(label), *pixels] for novelty, clarity, label, pixels in self.block]
         return rows + [[0.0] * (3 + len(VARIANCES))] * (BLOCK - len(rows))
 
     def step(self, images: Tensor) -> Tensor:
@@ -149,18 +149,18 @@ class SteadyReference(book.Reference):
 
     def see(self, image: Tensor) -> list[float]:
         """Answer one image, and learn from it."""
-        signs, novelty = describe(image), 1.0
+        pixels, novelty = describe(image), 1.0
         if self.last is not None:
-            parts = [(a - b) ** 2 / (2 * v) for a, b, v in zip(signs, self.last, VARIANCES, strict=True)]
+            parts = [(a - b) ** 2 / (2 * v) for a, b, v in zip(pixels, self.last, VARIANCES, strict=True)]
             novelty = min(average(parts), 2.0)
-        self.last = signs
+        self.last = pixels
         logits = self.learn(image, novelty) if self.adapting else self.score(image[None], self.own)[0].tolist()
         label = max(range(self.classes), key=lambda c: logits[c])
         if not self.adapting and not self.looking:
             self.doubtful[label] += novelty
         self.predicted[label] += 1
         clarity = 0.0 if self.adapting else max(logits) - average(logits)  # of the frozen model's answers alone
-        self.block.append((novelty, clarity, 0 if self.adapting else label, signs))
+        self.block.append((novelty, clarity, 0 if self.adapting else label, pixels))
         self.images += 1
         if self.images % BLOCK == 0:
             self.end_block()
@@ -170,7 +170,7 @@ class SteadyReference(book.Reference):
         """Add what one image of a drifted stream says to the sums of the next step; return its answer."""
         row = self.learn_margin(image, novelty) if self.selects() else self.score(image[None], self.norms)[0].tolist()
         answer = [value + offset for value, offset in zip(row, self.bias, strict=True)]
-        self.fresh += novelty
+        self.pending += novelty
         self.age += novelty
         self.answers = [a + novelty * p for a, p in zip(self.answers, book.softmax(answer), strict=True)]
         return answer
@@ -198,7 +198,7 @@ class SteadyReference(book.Reference):
             pulled = torch.autograd.grad(logits, [t for norm in leaves for t in norm], slopes)
             self.gradient = [a + b for a, b in zip(self.gradient, pulled, strict=True)]
         self.weight += weight
-        self.gained[sample.label] += weight
+        self.class_weights[sample.label] += weight
         return row
 
     def end_block(self) -> None:
@@ -257,15 +257,15 @@ class SteadyReference(book.Reference):
 
     def follow_pixels(self, block: Sequence[tuple[float, float, int, list[float]]], new: float) -> None:
         """Ask the frozen model again, if the pixels of a drifted stream have changed or it has drifted for long."""
-        signs = [math.fsum(w * row[k] for w, *_, row in block) / (new or 1.0) for k in range(len(VARIANCES))]
-        if self.looked < LOOK:
-            self.looked += new
-            self.slack = min(self.slack, abs(self.looked - LOOK))
-            self.key = mix(self.key, signs, new / self.looked if new else 0.0)
-            self.recent, distance = self.key, 0.0
+        pixels = [math.fsum(w * row[k] for w, *_, row in block) / (new or 1.0) for k in range(len(VARIANCES))]
+        if self.domain_images < LOOK:
+            self.domain_images += new
+            self.slack = min(self.slack, abs(self.domain_images - LOOK))
+            self.domain_pixels = mix(self.domain_pixels, pixels, new / self.domain_images if new else 0.0)
+            self.recent, distance = self.domain_pixels, 0.0
         else:
-            self.recent = mix(self.recent, signs, min(1.0, new / LOOK))
-            distance = max((a - b) ** 2 / v for a, b, v in zip(self.recent, self.key, VARIANCES, strict=True))
+            self.recent = mix(self.recent, pixels, min(1.0, new / LOOK))
+            distance = max((a - b) ** 2 / v for a, b, v in zip(self.recent, self.domain_pixels, VARIANCES, strict=True))
             self.slack = min(self.slack, abs(distance - FAR))
         again = not self.given and int(self.age / MEMORY) > int((self.age - new) / MEMORY)
         if distance > FAR:
@@ -276,14 +276,14 @@ class SteadyReference(book.Reference):
 
     def take_step(self) -> None:
         enough = max(float(STEP), self.age / PATIENCE)
-        self.slack = min(self.slack, abs(self.fresh - enough))
-        if self.fresh < enough:
+        self.slack = min(self.slack, abs(self.pending - enough))
+        if self.pending < enough:
             return
         if self.weight > 0:
             self.update([g / (self.weight + self.eps) for g in self.gradient])
         if not self.given:
             pseudo = 8 / self.classes
             self.shares = [(count + pseudo) / (sum(self.certain) + 8) for count in self.certain]
-        self.drive([value / self.fresh for value in self.answers], self.mu)
-        self.mass = [a + b for a, b in zip(self.mass, self.gained, strict=True)]
+        self.drive([value / self.pending for value in self.answers], self.mu)
+        self.mass = [a + b for a, b in zip(self.mass, self.class_weights, strict=True)]
         self.clear_sums()

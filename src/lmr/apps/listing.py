@@ -77,7 +77,6 @@ def describe_method(method: type[Method]) -> str:
 
 
 def _read_line(method: type[Method]) -> str:
-    """Return the first line of a method's docstring."""
     return next(iter((inspect.getdoc(method) or "").splitlines()), "")
 
 

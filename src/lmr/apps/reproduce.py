@@ -185,6 +185,5 @@ def describe_quick_form(published: PublishedTable, rows: Sequence[Row]) -> str:
 
 
 def _gather_runs(job: Reproduction, result: BenchResult) -> Settings:
-    """Return the runs of a result, without others in the folder."""
     wanted = {row.run for row in result.rows}
     return gather(row for row in read_runs([job.folder]).rows if row.run in wanted)

@@ -273,7 +273,6 @@ def _describe_labels() -> str:
 
 
 def _teach(client: Client, stream: str, truths: Mapping[int, Sequence[str | None]]) -> None:
-    """Label random frames, as a person would."""
     for one in client.label_queue(stream, LABELS):
         truth = truths[one.seq]
         client.labels(stream, one.seq, [name if place == one.image else None for place, name in enumerate(truth)])

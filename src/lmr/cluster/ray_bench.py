@@ -149,6 +149,5 @@ def _check_inputs(task: Task) -> None:
 
 @functools.cache
 def _digest(name: str, root: str | None, domains: tuple[str, ...], severity: int) -> str:
-    """Return the digest of images on this node."""
     dataset = find_dataset(name, root)
     return dataset.digest_part(domains, severity or max(dataset.severities))

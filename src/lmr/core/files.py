@@ -151,7 +151,6 @@ def replace_folder(new: Path, old: Path) -> None:
 
 
 def _flush(file: AnyPath) -> None:
-    """Flush a finished file to the disk."""
     with open(file, "rb") as content:
         os.fsync(content.fileno())
 

@@ -29,7 +29,7 @@ RECENT = 128  # last images of a stream to which a label can still be given
 ASKED = 32  # images that somebody was asked to label, which are remembered for longer
 AROUND = 32  # images over which pixel statistics are averaged
 FAR = 1.0  # a label is of another domain if the mean of a pixel statistic differs by this many variances
-PER_STEP = ("seen", "recent_logits", "recent_signs")  # own tensors that every step changes
+PER_STEP = ("seen", "recent_logits", "recent_pixels")  # own tensors that every step changes
 _SURE = 16  # images from which such a mean is sure; over fewer, it may differ by more
 _LOWEST = -64.0  # a kept logit below the largest one: of a class that did not exist, or of an image without an answer
 
@@ -62,7 +62,7 @@ class Labelled(Wrapper):
         Logits are kept relative to the largest one. ``truth`` is 1 at the class of a label, so that it follows the
         names of classes.
         """
-        like, signs = self.classifier.prototypes, len(VARIANCES)
+        like, pixels = self.classifier.prototypes, len(VARIANCES)
         classes = self.classifier.classes
         return {
             "offset": like.new_zeros(classes),
@@ -71,15 +71,15 @@ class Labelled(Wrapper):
             "logits": like.new_full((MOST, classes), _LOWEST, dtype=torch.float16),
             "truth": like.new_zeros((MOST, classes), dtype=torch.uint8),
             "number": torch.full((MOST,), -1, device=like.device),  # of the labelled image in the stream; -1: none
-            "signs": like.new_zeros((MOST, signs), dtype=torch.float32),  # mean pixel statistics around the image
+            "pixels": like.new_zeros((MOST, pixels), dtype=torch.float32),  # mean pixel statistics around the image
             "around": torch.ones(MOST, dtype=torch.int64, device=like.device),  # images of that mean
             "used": torch.zeros(MOST, dtype=torch.uint8, device=like.device),  # labels of the present domain
             "asked": torch.full((ASKED,), -1, device=like.device),  # their numbers
             "asked_logits": like.new_full((ASKED, classes), _LOWEST, dtype=torch.float16),
-            "asked_signs": like.new_zeros((ASKED, signs), dtype=torch.float32),
+            "asked_pixels": like.new_zeros((ASKED, pixels), dtype=torch.float32),
             "asked_around": torch.ones(ASKED, dtype=torch.int64, device=like.device),
             "recent_logits": like.new_full((RECENT, classes), _LOWEST, dtype=torch.float16),
-            "recent_signs": like.new_zeros((RECENT, signs), dtype=torch.float32),
+            "recent_pixels": like.new_zeros((RECENT, pixels), dtype=torch.float32),
         }
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
@@ -94,7 +94,7 @@ class Labelled(Wrapper):
         """Add the offset of each stream that has one."""
         if not self._list_taught():
             return answer.logits
-        return answer.logits + streams.spread(state["offset"]).to(answer.logits.dtype)
+        return answer.logits + streams.repeat(state["offset"]).to(answer.logits.dtype)
 
     def adjust_parameters(self, parameters: AdaptedParameters, state: State) -> AdaptedParameters:
         """Add the offset to that of the method."""
@@ -140,7 +140,7 @@ class Labelled(Wrapper):
                 given, batch = self.check(images, streams)
                 logits = _keep(self.method.predict(given, batch).logits)
                 means = batch.mean(describe_pixels(self._choose_first(given)).float())
-                signs, around = batch.spread(means), batch.spread(batch.sizes)
+                pixels, around = batch.repeat(means), batch.repeat(batch.sizes)
                 number = torch.full_like(truth, -1)
                 self._check_count(truth, len(logits))
             else:
@@ -149,13 +149,13 @@ class Labelled(Wrapper):
                 ids = [0] * len(number) if streams is None and self.streams == 1 else streams
                 batch = find_streams(read_whole(ids, 0, self.streams, "stream ids"), device)
                 self._check_count(truth, len(batch.index))
-                row = batch.spread(batch.active)
+                row = batch.repeat(batch.active)
                 self._check_recent(number, row)
-                logits, signs, around = self._recall(number, row)
+                logits, pixels, around = self._recall(number, row)
             counted = torch.where((logits.amax(1) > _LOWEST) & replace_counts, logits.argmax(1), -1)
             for k, stream in enumerate(batch.active.tolist()):
                 own = batch.index == k
-                new = {"logits": logits[own], "number": number[own], "signs": signs[own], "around": around[own]}
+                new = {"logits": logits[own], "number": number[own], "pixels": pixels[own], "around": around[own]}
                 before = self._learn_row(stream, truth[own], {key: value.cpu() for key, value in new.items()})
                 # An earlier label of the same image was counted before; it is replaced there too.
                 replaced = torch.where(before >= 0, before, counted[own])
@@ -168,7 +168,7 @@ class Labelled(Wrapper):
             row = self.find_rows(stream)
             self._check_recent(number, row.expand(len(number)))
             found = self._recall(number, row.expand(len(number)))
-            own = {key: self.own[key][row].clone() for key in ("asked", "asked_logits", "asked_signs", "asked_around")}
+            own = {key: self.own[key][row].clone() for key in ("asked", "asked_logits", "asked_pixels", "asked_around")}
             for which, *values in zip(number.tolist(), *found, strict=True):
                 if which not in own["asked"][0].tolist():
                     place = int(own["asked"][0].argmin())  # the oldest image goes first
@@ -231,12 +231,12 @@ class Labelled(Wrapper):
         """
         rank, sizes = batch.rank(), batch.sizes
         seen = self.own["seen"][batch.active]
-        last = rank >= batch.spread(sizes) - RECENT  # of a larger batch only the last images
-        place = ((batch.spread(seen) + rank) % RECENT)[last]
-        new = {key: self.own[key][batch.active].clone() for key in ("recent_logits", "recent_signs")}
+        last = rank >= batch.repeat(sizes) - RECENT  # of a larger batch only the last images
+        place = ((batch.repeat(seen) + rank) % RECENT)[last]
+        new = {key: self.own[key][batch.active].clone() for key in ("recent_logits", "recent_pixels")}
         index = batch.index[last]
         new["recent_logits"][index, place] = _keep(logits)[last]
-        new["recent_signs"][index, place] = describe_pixels(self._choose_first(images)).float()[last]
+        new["recent_pixels"][index, place] = describe_pixels(self._choose_first(images)).float()[last]
         self.put(new | {"seen": seen + sizes}, batch.active)
         if taught := self._list_taught():
             flipped = biased ^ self._find_biased(batch)
@@ -293,7 +293,7 @@ class Labelled(Wrapper):
         now = _average_last(own)
         for end in range(len(last), 0, -AROUND):
             part = last[max(0, end - AROUND) : end]
-            if not _is_near(own["recent_signs"][part].mean(0), now, torch.tensor(min(len(part), len(last)))):
+            if not _is_near(own["recent_pixels"][part].mean(0), now, torch.tensor(min(len(part), len(last)))):
                 break
             near += part
         return own["recent_logits"][near].float()
@@ -325,14 +325,14 @@ class Labelled(Wrapper):
             asked = (self.own["asked"][stream] == which).nonzero().flatten().tolist()
             if asked:
                 logits.append(self.own["asked_logits"][stream, asked[0]])
-                found.append(self.own["asked_signs"][stream, asked[0]])
+                found.append(self.own["asked_pixels"][stream, asked[0]])
                 counts.append(int(self.own["asked_around"][stream, asked[0]]))
                 continue
             seen = int(self.own["seen"][stream])
             first, end = max(0, seen - RECENT, which - AROUND // 2), min(seen, which + AROUND // 2)
             places = [place % RECENT for place in range(first, end)]
             logits.append(self.own["recent_logits"][stream, which % RECENT])
-            found.append(self.own["recent_signs"][stream, places].mean(0))
+            found.append(self.own["recent_pixels"][stream, places].mean(0))
             counts.append(len(places))
         return torch.stack(logits), torch.stack(found), torch.tensor(counts)
 
@@ -353,16 +353,16 @@ def _find_used(own: State) -> Tensor:
     """Return the places [MOST] of labels of the present domain; of a stream without images, all."""
     known = _find_known(own)
     seen = int(own["seen"])
-    return known & _is_near(own["signs"], _average_last(own), own["around"].clamp(max=seen)) if seen else known
+    return known & _is_near(own["pixels"], _average_last(own), own["around"].clamp(max=seen)) if seen else known
 
 
 def _average_last(own: State) -> Tensor:
     """Return the mean pixel statistics [S] of the last images."""
     seen = int(own["seen"])
-    return own["recent_signs"][[number % RECENT for number in range(max(0, seen - AROUND), seen)]].mean(0)
+    return own["recent_pixels"][[number % RECENT for number in range(max(0, seen - AROUND), seen)]].mean(0)
 
 
-def _is_near(signs: Tensor, others: Tensor, images: Tensor) -> Tensor:
+def _is_near(pixels: Tensor, others: Tensor, images: Tensor) -> Tensor:
     """Return whether mean pixel statistics are of one domain; ``images`` is the smaller number that was averaged."""
     limit = FAR * (_SURE / images).clamp(min=1)
-    return ((signs - others).square() / signs.new_tensor(VARIANCES)).amax(-1) <= limit
+    return ((pixels - others).square() / pixels.new_tensor(VARIANCES)).amax(-1) <= limit

@@ -269,7 +269,6 @@ def _list_own() -> frozenset[str]:
 
 @cache
 def _load_own(name: str) -> type[Method]:
-    """Import one method of this package."""
     module = importlib.import_module(f"{OWN}.{name}")
     made = (kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__)
     return next(kind for kind in made if issubclass(kind, Method) and getattr(kind, "name", "") == name)

@@ -163,7 +163,7 @@ class Reused(Wrapper):
             memory["wavers"].zero_()
             answer = self.method.step(images, batch)
             return replace(answer, reused=torch.zeros_like(new))
-        device, ids = images.device, batch.spread(batch.active)
+        device, ids = images.device, batch.repeat(batch.active)
         info, columns = _IDLE, before.new_zeros(len(images), before.shape[1])
         if new.any():
             places = new.nonzero()[:, 0].to(device)
@@ -194,9 +194,9 @@ class Reused(Wrapper):
     def _is_sure(self, lead: Tensor, repeats: Tensor, found: _Found, memory: State, here: Streams) -> Tensor:
         """Return whether the frames ``repeats`` [R] take an answer that leads by ``lead`` [R]."""
         number, streams = found.number[repeats], here.take(repeats)
-        wanted = SURE * streams.spread(memory["variation"]).sqrt()
-        enough = (streams.spread(memory["leads"]) >= LEARNT) & (self.limit * lead >= wanted) | (number > AUDIT)
-        wavers = (streams.spread(memory["wavers"]) > 0) & (found.source[repeats] < 0)
+        wanted = SURE * streams.repeat(memory["variation"]).sqrt()
+        enough = (streams.repeat(memory["leads"]) >= LEARNT) & (self.limit * lead >= wanted) | (number > AUDIT)
+        wavers = (streams.repeat(memory["wavers"]) > 0) & (found.source[repeats] < 0)
         return enough & ~wavers & (number % AUDIT > 0) & ~torch.isin(number, torch.tensor(CHECKED))
 
     def _make_prediction(self, columns: Tensor, info: dict[str, Any], reused: Tensor) -> Prediction:

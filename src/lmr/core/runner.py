@@ -1,4 +1,4 @@
-"""Runner: how a method runs. ``core/method.py`` says what a method defines, ``core/state.py`` what a state is.
+"""Runner: how a method runs. ``core/contract.py`` says what a method defines, ``core/state.py`` what a state is.
 
 ``step`` is a transaction: it takes the rows of the batch's streams from the state, calls ``adapt``, checks the result
 and commits the streams that pass.
@@ -10,23 +10,22 @@ import copy
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from lmr.core.card import Scores
 from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_inference_mode
+from lmr.core.contract import Contract
 from lmr.core.errors import LmrError, WrongType
 from lmr.core.known import Verdict, score_known
 from lmr.core.locks import hold
 from lmr.core.log import LOGGER
-from lmr.core.prediction import AdaptedParameters, Prediction, State, Step
+from lmr.core.prediction import AdaptedParameters, Prediction, State
 from lmr.core.saved import Saved
 from lmr.core.spec import find_hints, format_spec, list_arguments
 from lmr.core.state import (
-    Ranges,
-    Start,
     begin_rows,
     carry_rows,
     check_identity,
@@ -40,26 +39,8 @@ from lmr.core.state import (
 from lmr.core.streams import StreamIds, Streams, choose_rows
 
 
-class Runner(Saved):
+class Runner(Contract, Saved):
     """The running of a method, in the words of its contract."""
-
-    # What it calls: core/method.py defines it.
-    name: ClassVar[str]
-    scores: ClassVar[Scores]
-    memory_span: ClassVar[Literal["stream", "batch", "image"]]
-    classes_reason: ClassVar[str]
-    class_sums: ClassVar[tuple[str, ...]]
-    takes_views: ClassVar[bool]
-    grows: ClassVar[tuple[str, ...]]
-    unknown: float | None
-    prepare: Callable[[], None]
-    begin: Callable[[], Start]
-    adapt: Callable[[Tensor, State, Streams], Step]
-    answer: Callable[[Tensor, State, Streams], Tensor]
-    add_labels: Callable[[Tensor, Tensor, State, Streams], State]
-    ranges: Callable[[Mapping[str, Tensor]], Ranges]
-    describe: Callable[[State], Mapping[str, Tensor]]
-    export: Callable[[State], AdaptedParameters]
 
     def _start(self) -> None:
         """Prepare the method and begin its streams."""
@@ -373,9 +354,9 @@ class Runner(Saved):
         """
         logits = logits.detach().clone()
         with torch.no_grad():
-            invalid = ~batch.spread(usable) | ~logits.isfinite().all(1)
+            invalid = ~batch.repeat(usable) | ~logits.isfinite().all(1)
             if self.memory_span == "stream":
-                samples = batch.spread(~batch.all(~invalid))
+                samples = batch.repeat(~batch.all(~invalid))
                 logits[samples] = self.answer(images[samples], old, batch.take(samples))
                 invalid = ~logits.isfinite().all(1)
             if bool(invalid.any()):
@@ -389,7 +370,7 @@ class Runner(Saved):
         counted = answer.logits.isfinite().all(1)
         if answer.unknown is not None:
             counted &= ~answer.unknown
-        places = batch.spread(batch.active), answer.labels
+        places = batch.repeat(batch.active), answer.labels
         self.state["predicted"].index_put_(places, counted.long(), accumulate=True)
         counts = self.state["predicted"][batch.active].double()
         return (counts.amax(1) / counts.sum(1).clamp(min=1)).mean().item()

@@ -24,7 +24,7 @@ class Streams:
         tensor([1, 2])
         >>> streams.mean(torch.tensor([1.0, 3.0, 5.0]))
         tensor([1., 4.])
-        >>> streams.spread(torch.tensor([10, 20]))
+        >>> streams.repeat(torch.tensor([10, 20]))
         tensor([10, 20, 20])
     """
 
@@ -43,7 +43,7 @@ class Streams:
             return torch.full_like(self.active, len(self.index))
         return torch.zeros_like(self.active).index_add(0, self.index, torch.ones_like(self.index))
 
-    def spread(self, values: Tensor) -> Tensor:
+    def repeat(self, values: Tensor) -> Tensor:
         """Return for each sample the value of its stream: [A, ...] to [B, ...]."""
         return values[self.index]
 

@@ -57,7 +57,7 @@ class Wrapper(Saved):
         ...         return {"offset": torch.zeros(self.classifier.classes)}
         ...
         ...     def adjust(self, answer, state, streams):
-        ...         return answer.logits + streams.spread(state["offset"])
+        ...         return answer.logits + streams.repeat(state["offset"])
         ...
         ...     def favour(self, label, stream=0):
         ...         with self.session():

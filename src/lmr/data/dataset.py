@@ -68,7 +68,6 @@ class Dataset(ABC):
         return self._read(domain, severity, wanted)
 
     def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
-        """Return images that the set has."""
         raise NotImplementedError
 
     def count(self, domain: str) -> int:

@@ -91,5 +91,4 @@ def open_domains(name: str, root: Path) -> DomainSet:
 
 
 def _list_files(folder: Path) -> list[str]:
-    """Return the images of a domain as "class/file", sorted by class."""
     return [f"{name}/{file}" for name in list_folders(folder) for file in list_image_files(folder / name)]

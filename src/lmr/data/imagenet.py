@@ -227,7 +227,6 @@ class ImageNetC(CorruptedFiles):
         return self.name
 
     def _sample(self, domain: str, severity: int) -> list[str | bytes]:
-        """Return the list of files and the sizes of some of them."""
         files = self.list_files(domain)
         sizes = measure_some(self.locate(domain) / str(severity), files, _SAMPLED)
         return [make_digest("\n".join(files)), str(sizes)]

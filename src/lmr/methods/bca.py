@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.bases.views import ViewMethod
 from lmr.core.card import Card, Emission, Preset, Scores
 from lmr.core.functional.losses import entropy
+from lmr.core.functional.ordered import adapt_in_order, answer_in_order
 from lmr.core.method import COUNTS, SHARES, UNIT, Ranges
-from lmr.core.prediction import State
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams
 
@@ -37,7 +37,7 @@ _CARD = Card(
 
 
 @register("bca", _CARD)
-class BCA(OrderedMethod, ViewMethod):
+class BCA(ViewMethod):
     """Class embeddings that move to confident images, and a prior for each that moves to their posteriors.
 
     An image has q = softmax of its logits with the embeddings, and the posterior f = q P with a matrix P that begins as
@@ -79,8 +79,15 @@ class BCA(OrderedMethod, ViewMethod):
         own: Ranges = {"means": UNIT, "mean_counts": COUNTS, "prior": SHARES, "prior_counts": COUNTS}
         return super().ranges(state) | own
 
-    def _count(self, sums: Tensor, streams: Streams) -> dict[str, Tensor]:
+    def _count(self, sums: Tensor) -> dict[str, Tensor]:
         return {"means": sums[:, 0], "priors": sums[:, 1]}
+
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        features = self._encode_views(images, state, streams)
+        return adapt_in_order(features, state, streams, self.look, self.learn, self._count)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        return answer_in_order(self._encode_views(images, state, streams), state, streams, self.look)
 
     def look(self, views: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         logits = self.classifier.logits(self.classifier.cosines(views, row["means"]))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.restart import RestartMethod
+from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import match_captions
 from lmr.core.log import LOGGER
+from lmr.core.optim import Optimizer
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams
 
@@ -27,7 +30,7 @@ _CARD = Card(
 
 
 @register("clipartt", _CARD)
-class CLIPArTT(RestartMethod):
+class CLIPArTT(NormMethod):
     """Captions of the ``top`` classes of each image, and ``steps`` of Adam on how images and captions of a batch match.
 
     At every step the classes of an image are chosen again, and written as "a photo of a A or B or C", the likeliest
@@ -44,13 +47,20 @@ class CLIPArTT(RestartMethod):
     works; a warning says if it is the second.
     """
 
+    memory_span = "batch"
+    emission = "after"
+    export_reason = "it starts from the original norms with every batch, so there is no adapted model to keep"
+
+    lr: float = 1e-3  # learning rate of Adam
     top: int = 3  # classes in a caption
     steps: int = 10  # steps of Adam on a batch
     captions: Literal["auto", "text", "mean"] = "auto"  # encoded captions, or means of prototypes
 
     def prepare(self) -> None:
         self._require_count("top", "steps")
+        self._require_not_negative("lr")
         super().prepare()
+        self.optim = Optimizer("adam", self.lr)
         self.reads, self.prompts = self.captions != "mean", self.classifier.prototypes
         if self.reads:
             try:
@@ -62,17 +72,30 @@ class CLIPArTT(RestartMethod):
                 self.reads = False
                 LOGGER.warning("clipartt uses means of prototypes in place of captions: %s", error)
 
-    def score(self, features: Tensor) -> Tensor:
-        return self.classifier.logits(self.classifier.cosines(features, self.prompts))
+    def begin(self) -> Mapping[str, Tensor | int]:
+        return {}
 
-    def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        norms, losses = self.learn(images, streams, self.bank.start.repeat(streams.count, 1))
+        with torch.no_grad():
+            features = self.tower.features(images, norms, streams)
+            logits = self.classifier.logits(self.classifier.cosines(features, self.prompts))
+        info = {"loss": losses, "stepped": streams.sizes > 0, "drift": self.tower.drift(norms)}
+        return Step(logits, {"norms": norms}, info)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return the logits that ``adapt`` gives: nothing is kept from one batch to the next."""
+        return self.adapt(images, state, streams).logits
+
+    def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the norms [A, P] to answer with, from ``norms`` [A, P] to start from, and the last losses [A]."""
         known: dict[tuple[int, ...], Tensor] = {}
 
         def loss(features: Tensor, _: int) -> Tensor:
             return match_captions(features, self._caption(features.detach(), known), self.classifier.logit_scale)
 
         (norms, _), losses = self._run_steps(images, streams, (norms, self.optim.begin(norms)), loss, self.steps)
-        return norms, {"loss": losses}
+        return norms, losses
 
     def _caption(self, features: Tensor, known: dict[tuple[int, ...], Tensor]) -> Tensor:
         """Return a unit caption [B, D] of each feature; those not ``known`` yet are encoded and added."""
@@ -89,5 +112,4 @@ class CLIPArTT(RestartMethod):
 
 
 def _write(names: list[str] | tuple[str, ...]) -> str:
-    """Return the caption of an image that may be of any of these classes."""
     return f"a photo of a {' or '.join(names)}"

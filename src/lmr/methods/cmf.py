@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from lmr.core.bases.weighted import WeightedMethod, list_presets
 from lmr.core.card import Card
 from lmr.core.errors import LmrError
 from lmr.core.method import Ranges
 from lmr.core.prediction import State
 from lmr.core.registry import register
+from lmr.methods.roid import WeightedMethod, list_presets
 
 _SIZE = 38400  # trained numbers for which ``q`` is given
 _LEAST, _WHOLE = 0.89, 0.9999  # smallest weight of the hidden norms, and the weight from which it counts as 1

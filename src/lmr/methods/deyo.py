@@ -112,7 +112,7 @@ class DeYO(GradientMethod):
         chosen = certain & (drop > self.plpd)
         count = streams.sum(chosen.long())
         weight = (self.weight_margin * largest - uncertainty).exp() + drop.exp()
-        weight = weight.where(chosen, 0) / streams.spread(count.clamp(min=1))
+        weight = weight.where(chosen, 0) / streams.repeat(count.clamp(min=1))
         gradient = measured.vjp(weight) if bool(chosen.any()) else torch.zeros_like(state["norms"])
         stepped = count > 0
         new = self.optim.descend(state, gradient, stepped) | {"seen": state["seen"] + streams.sizes}
@@ -125,7 +125,7 @@ class DeYO(GradientMethod):
         """Return how much probability the class of each certain image loses without its object: [B], else 0."""
         drop = logits.new_zeros(len(logits))
         if bool(certain.any()):
-            numbers = (streams.spread(state["seen"]) + streams.rank())[certain]
+            numbers = (streams.repeat(state["seen"]) + streams.rank())[certain]
             changed = self._destroy(images[certain], numbers.tolist())
             after = self.tower.logits(changed, state["norms"], streams.take(certain)).softmax(1)
             before, labels = logits[certain].softmax(1).max(1)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.bases.views import ViewMethod
 from lmr.core.card import Card, Preset, Scores
 from lmr.core.errors import LmrError
+from lmr.core.functional.ordered import adapt_in_order, answer_in_order
 from lmr.core.functional.select import find_place
 from lmr.core.method import UNIT, Ranges
-from lmr.core.prediction import State
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams
 
@@ -36,7 +36,7 @@ _CARD = Card(
 
 
 @register("dmn", _CARD)
-class DMN(OrderedMethod, ViewMethod):
+class DMN(ViewMethod):
     """A memory of features per class; an image reads a prototype of every class from it, by likeness to itself.
 
     An image enters the memory of its zero-shot class; a full class gives up its most uncertain entry for a more certain
@@ -76,9 +76,6 @@ class DMN(OrderedMethod, ViewMethod):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"keys": UNIT, "entropy": (-1e-3, None)}
 
-    def _count(self, sums: Tensor, streams: Streams) -> dict[str, Tensor]:
-        return {"entered": sums}
-
     def describe(self, state: State) -> Mapping[str, Tensor]:
         return {"held": (state["entropy"] < self._free).flatten(1).sum(1)}
 
@@ -86,6 +83,13 @@ class DMN(OrderedMethod, ViewMethod):
     def _free(self) -> float:
         """The entropy of a free entry: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
+
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        features = self._encode_views(images, state, streams)
+        return adapt_in_order(features, state, streams, self.look, self.learn, lambda sums: {"entered": sums})
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        return answer_in_order(self._encode_views(images, state, streams), state, streams, self.look)
 
     def look(self, views: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
         """Return the logits [C] of an image; its class [1], features and entropies there, and the entry it takes."""

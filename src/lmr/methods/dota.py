@@ -9,16 +9,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.bases.views import ViewMethod
 from lmr.core.card import Card, Emission, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.gaussians import measure_likelihood
+from lmr.core.functional.ordered import adapt_in_order, answer_in_order
 from lmr.core.functional.select import count_kept, rank_confident
 from lmr.core.log import LOGGER
 from lmr.core.method import UNIT, Ranges
-from lmr.core.prediction import State
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
+from lmr.core.streams import Streams
 
 _SOURCE = "skylineeeeen/DOTA"
 _START = 0.001  # of every coordinate of a mean
@@ -53,7 +54,7 @@ _CARD = Card(
 
 
 @register("dota", _CARD)
-class DOTA(OrderedMethod, ViewMethod):
+class DOTA(ViewMethod):
     """Gaussians of the classes that every image moves by its zero-shot probabilities, and whose scores join the logits.
 
     A class has a mean m, at first 0.001 in every coordinate, a covariance, at first ``sigma`` times the identity, and a
@@ -127,6 +128,13 @@ class DOTA(OrderedMethod, ViewMethod):
     def _weigh(self, count: Tensor, views: int = 1) -> Tensor:
         """Return the weight of the Gaussians at a mean count of the classes."""
         return (self.rho * count / views).clamp(max=self.eta)
+
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        features = self._encode_views(images, state, streams)
+        return adapt_in_order(features, state, streams, self.look, self.learn)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        return answer_in_order(self._encode_views(images, state, streams), state, streams, self.look)
 
     def look(self, views: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the logits [C] of an image; features [n, D] and probabilities [n, C] of the views that count."""

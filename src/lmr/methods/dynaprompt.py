@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lmr.core.bases.ordered import OrderedMethod
-from lmr.core.bases.prompts import ContextMethod
+from lmr.core.bases.prompts import PromptMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy, marginal_entropy
+from lmr.core.functional.ordered import adapt_in_order, answer_in_order
 from lmr.core.method import COUNTS, Ranges
-from lmr.core.prediction import State
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams, choose_rows
 
@@ -33,7 +33,7 @@ _CARD = Card(
 
 
 @register("dynaprompt", _CARD)
-class DynaPrompt(OrderedMethod, ContextMethod):
+class DynaPrompt(PromptMethod):
     """Prompts that are certain of an image, and sensitive to its views, take TPT's step together and stay.
 
     A stream keeps ``prompts`` contexts as differences from the original one, at first 0. Images are served in order,
@@ -48,6 +48,8 @@ class DynaPrompt(OrderedMethod, ContextMethod):
     of the image's class falls at least as far from the image to its views. Only where there is none, the prompt that
     was unused for longest begins anew and is taken. Prompts that are not selected stay as they are.
     """
+
+    memory_span = "stream"
 
     prompts: int = 10  # contexts that a stream keeps
     selection: Literal["official", "paper"] = "official"  # rule of the released code, or of the paper
@@ -77,11 +79,18 @@ class DynaPrompt(OrderedMethod, ContextMethod):
             raise LmrError("The tensor 'order' of the state does not name every prompt once; the state is damaged.")
         return tensors
 
-    def _count(self, sums: Tensor, streams: Streams) -> dict[str, Tensor]:
-        return {"selected": sums.double() / streams.sizes}
-
     def describe(self, state: State) -> Mapping[str, Tensor]:
         return {"seen": state["seen"]}
+
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        def count(sums: Tensor) -> dict[str, Tensor]:
+            return {"selected": sums.double() / streams.sizes}
+
+        features = self._encode_views(images, state, streams)
+        return adapt_in_order(features, state, streams, self.look, self.learn, count)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        return answer_in_order(self._encode_views(images, state, streams), state, streams, self.look)
 
     def look(self, features: Tensor, row: State) -> tuple[Tensor, tuple[State, int]]:
         """Return the logits [C] of an image; what changes in the state of its stream, and the prompts that it used."""
@@ -92,7 +101,7 @@ class DynaPrompt(OrderedMethod, ContextMethod):
             confident = entropy(logits).mean(0).sort(stable=True).indices[: self._count_confident(len(features))]
         gradient = torch.zeros_like(moved)
         for number in chosen:
-            own = self._differentiate(features[confident], prototypes[number]) / len(chosen)
+            own = self._find_gradient(features[confident], prototypes[number]) / len(chosen)
             gradient[number] += self.tuner.vjp(self.tuner.start + moved[number], own.unsqueeze(0))[0]
         stepped, _ = self.optim.step(moved, gradient, self.optim.begin(moved))
         if self.selection == "paper":
@@ -130,7 +139,7 @@ class DynaPrompt(OrderedMethod, ContextMethod):
         """Return prototypes [C, D] of a context by its difference [n * w] from the original one."""
         return self.tuner.encode(self.tuner.start + moved) if bool(moved.any()) else self.tuner.start_prototypes
 
-    def _differentiate(self, features: Tensor, prototypes: Tensor) -> Tensor:
+    def _find_gradient(self, features: Tensor, prototypes: Tensor) -> Tensor:
         """Return the gradient [C, D] of the entropy of the mean prediction of views [k, D] along the prototypes."""
         with torch.enable_grad():
             prototypes = prototypes.detach().requires_grad_()

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.selective import SelectiveMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.log import LOGGER
@@ -17,6 +16,7 @@ from lmr.core.optim import Optimizer
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import StreamIds, Streams
+from lmr.methods.eta import ETA
 
 _PAPER = "LMR paper, appendix, Baseline implementation details (ETA)"
 _PORT = "mariodoebler/test-time-adaptation"
@@ -44,7 +44,7 @@ _CARD = Card(
 
 
 @register("eata", _CARD)
-class EATA(SelectiveMethod):
+class EATA(ETA):
     """ETA's step with a penalty on changes of the parameters that matter most on clean images.
 
     The penalty is ``fisher`` times the sum of F (norm - start)^2 over all parameters. F is measured once on clean
@@ -116,5 +116,4 @@ class EATA(SelectiveMethod):
 
 
 def _own_label_loss(logits: Tensor, index: Tensor) -> tuple[Tensor]:
-    """Return the cross-entropy of each sample to its own label."""
     return (F.cross_entropy(logits, logits.detach().argmax(1), reduction="none"),)

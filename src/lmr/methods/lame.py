@@ -7,10 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lmr.core.bases.transductive import TransductiveMethod
-from lmr.core.card import Card, Preset
+from lmr.core.card import Card, Preset, Scores
 from lmr.core.functional.select import link_nearest
+from lmr.core.functional.transductive import answer_together, find_floor
+from lmr.core.method import Method
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
+from lmr.core.streams import Streams
 
 _SOURCE = "fiveai/LAME, its default configuration"
 _TOLERANCE = 1e-8  # relative change of the energy that ends the iterations
@@ -23,7 +26,7 @@ _CARD = Card(
 
 
 @register("lame", _CARD)
-class LAME(TransductiveMethod):
+class LAME(Method):
     """Laplacian-adjusted maximum likelihood: no weights change, only the assignments of the batch.
 
     With the zero-shot probabilities p and the affinities K of the images, y = softmax(log(p + 1e-10) + K y) is repeated
@@ -33,6 +36,11 @@ class LAME(TransductiveMethod):
     Made for batches in which neighbours are of one class, as in a video.
     """
 
+    memory_span = "batch"
+    emission = "after"
+    scores = Scores.LABELS
+    export_reason = "its answer to an image depends on the other images of the batch"
+
     affinity: Literal["rbf", "knn", "linear"] = "rbf"  # affinity of two images
     neighbours: int = 5  # nearest images, for the width of "rbf" and the links of "knn"
     steps: int = 100  # iterations at most
@@ -40,7 +48,18 @@ class LAME(TransductiveMethod):
     def prepare(self) -> None:
         self._require_count("neighbours", "steps")
 
+    def logit_floor(self) -> float:
+        return find_floor(self.classifier.prototypes.dtype)
+
+    @torch.no_grad()
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        return Step(self.answer(images, state, streams))
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        return answer_together(self.classifier.features(images), streams, self.classifier.classes, self.solve)
+
     def solve(self, features: Tensor) -> Tensor:
+        """Return distributions over labels [N, C] of unit features [N, D]."""
         probabilities = self.classifier.logits(self.classifier.cosines(features)).softmax(1)
         unary, near = -(probabilities + 1e-10).log(), self._relate(features)
         assigned, energy = (-unary).softmax(1), torch.inf

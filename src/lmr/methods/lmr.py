@@ -106,7 +106,7 @@ class LMR(NormMethod):
             logits, new, info = self._restore_margins(images, state, streams)  # eqs. 2, 5-14
         else:
             logits, new, info = self.classifier(images), {}, {}
-        logits = logits + streams.spread(state["bias"])  # eq. 15
+        logits = logits + streams.repeat(state["bias"])  # eq. 15
         if self.bc:
             u = streams.mean(logits.softmax(1))
             new["bias"], new["running"] = correct_bias(  # eqs. 16, 17
@@ -127,7 +127,7 @@ class LMR(NormMethod):
             target = adapt_margin(mass, r, top, streams, self.gamma0, self.beta, self.eps)  # eqs. 13, 14
         loss, gradient = restoration_loss(margin, target, r, streams, self.eps)  # eqs. 9, 11
         new, stepped = {"mass": mass}, streams.sum(r) > 0  # without a confident sample there is no step
-        stale = streams.spread(stepped).nonzero()[:, 0]  # a GPU is waited for: is there a step?
+        stale = streams.repeat(stepped).nonzero()[:, 0]  # a GPU is waited for: is there a step?
         if len(stale):
             new |= self.optim.descend(state, measured.vjp(gradient), stepped)
             logits = self.tower.recompute_logits(logits, stale, images, new["norms"], streams)  # second forward
@@ -149,7 +149,7 @@ class LMR(NormMethod):
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         logits = super().answer(images, state, streams) if self.pmr else self.classifier(images)
-        return logits + streams.spread(state["bias"])  # eq. 15
+        return logits + streams.repeat(state["bias"])  # eq. 15
 
     def export(self, state: State) -> AdaptedParameters:
         return dataclasses.replace(super().export(state), offset=state["bias"][0].clone())

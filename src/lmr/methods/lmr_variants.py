@@ -72,7 +72,7 @@ class LMRVariants(LMR):
             logits = self.tower.recompute_logits(logits, stale.nonzero()[:, 0], images, norms, streams)  # eq. 2 again
         else:
             logits, info = self.classifier(images), {}
-        logits = logits + streams.spread(state["bias"])  # eq. 15
+        logits = logits + streams.repeat(state["bias"])  # eq. 15
         if self.bc:
             eta, mu = (self.eta, self.mu) if self.pace == "batch" else pace_bias(seen, streams, self.eta, self.mu)
             mean = streams.mean(logits.softmax(1))  # u of eq. 16
@@ -105,6 +105,6 @@ class LMRVariants(LMR):
             new |= self.optim.descend(state, measured.vjp(gradient), stepped, taken)
         logits = before.new_zeros(len(images), before.shape[1])
         logits[numbers] = before
-        stale = ~selected | streams.spread(stepped) if self.emit == "after" else ~selected
+        stale = ~selected | streams.repeat(stepped) if self.emit == "after" else ~selected
         info = {"gate_share": some.mean(reliable), "protected_size": some.mean(size), "loss": loss, "stepped": stepped}
         return new, logits, stale, info

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.card import Card, Preset, Scores
 from lmr.core.errors import LmrError
-from lmr.core.method import COUNTS, UNIT, Ranges
-from lmr.core.prediction import State
+from lmr.core.functional.ordered import adapt_in_order, answer_in_order
+from lmr.core.method import COUNTS, UNIT, Method, Ranges
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
+from lmr.core.streams import Streams
 
 _SOURCE = "idstcv/OnZeta: ImageNet, with seven templates"
 _PORT = "the port tta-vlm"
@@ -34,7 +35,7 @@ _CARD = Card(
 
 
 @register("onzeta", _CARD)
-class OnZeta(OrderedMethod):
+class OnZeta(Method):
     """Labels of the text, balanced over the stream, and proxies of the classes among image features that learn them.
 
     Image number i of a stream has q, the softmax of z t / ``tau_text`` + r, and v, the softmax of z w / ``tau_image``.
@@ -80,6 +81,14 @@ class OnZeta(OrderedMethod):
 
     def describe(self, state: State) -> Mapping[str, Tensor]:
         return {"multiplier": state["multipliers"].mean(1), "seen": state["seen"]}
+
+    @torch.no_grad()
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        features = self.classifier.features(images)
+        return adapt_in_order(features, state, streams, self.look, self.learn)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        return answer_in_order(self.classifier.features(images), state, streams, self.look)
 
     def look(self, z: Tensor, row: State) -> tuple[Tensor, tuple[Tensor, ...]]:
         text = (self.classifier.prototypes @ z / self.tau_text + row["multipliers"]).log_softmax(0)

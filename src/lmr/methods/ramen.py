@@ -135,7 +135,7 @@ class Ramen(NormMethod):
         if len(label) <= self.capacity:
             return joined
         classes = Streams(torch.arange(self.classifier.classes, device=label.device), label)
-        kept = classes.rank() >= classes.spread(classes.sizes - self.capacity)
+        kept = classes.rank() >= classes.repeat(classes.sizes - self.capacity)
         return {key: value[kept] for key, value in joined.items()}
 
     @torch.no_grad()

@@ -8,10 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.transductive import TransductiveMethod
-from lmr.core.card import Card, Preset
+from lmr.core.card import Card, Preset, Scores
 from lmr.core.functional.select import link_nearest
+from lmr.core.functional.transductive import answer_together, find_floor
+from lmr.core.method import Method
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
+from lmr.core.streams import Streams
 
 _SOURCE = "MaxZanella/StatA: all datasets"
 _SCALE = 1 / 50  # of the Gaussian log-likelihood, a constant of the authors' code
@@ -26,7 +29,7 @@ _CARD = Card(
 
 
 @register("stata", _CARD)
-class StatA(TransductiveMethod):
+class StatA(Method):
     """Soft assignments of a batch, and for every class a mean and a diagonal variance, in turns.
 
     The assignments begin as the zero-shot probabilities, the means as the text, one variance for all classes as that of
@@ -40,6 +43,11 @@ class StatA(TransductiveMethod):
     option of the authors' code, makes n the sum of the assignments to the class instead.
     """
 
+    memory_span = "batch"
+    emission = "after"
+    scores = Scores.LABELS
+    export_reason = "its answer to an image depends on the other images of the batch"
+
     alpha: float = 1.0  # number of images that the text counts for
     smooth: float = 1.0  # weight of linked images
     neighbours: int = 3  # nearest images that an image is linked to
@@ -50,7 +58,18 @@ class StatA(TransductiveMethod):
         self._require_not_negative("alpha", "smooth", "neighbours")
         self._require_count("rounds")
 
+    def logit_floor(self) -> float:
+        return find_floor(self.classifier.prototypes.dtype)
+
+    @torch.no_grad()
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        return Step(self.answer(images, state, streams))
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        return answer_together(self.classifier.features(images), streams, self.classifier.classes, self.solve)
+
     def solve(self, features: Tensor) -> Tensor:
+        """Return distributions over labels [N, C] of unit features [N, D]."""
         text = self.classifier.prototypes
         logits = self.classifier.logits(self.classifier.cosines(features))
         assigned = logits.softmax(1)

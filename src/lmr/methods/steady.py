@@ -62,7 +62,7 @@ PATIENCE = 64  # from 384 new images of a domain on, a step waits for 1/64 of th
 TINY = 1e-30  # in place of a divisor of 0
 # What decides, small enough to be fetched: the program waits for the device once in a batch, not in every block.
 _DECIDING = (
-    *("adapting", "looking", "images", "last", "recent", "key", "looked", "block", "fresh", "age"),
+    *("adapting", "looking", "images", "last", "recent", "domain_pixels", "domain_images", "block", "pending", "age"),
     *("answered", "clarities", "squares", "fall", "rise"),
 )
 
@@ -71,7 +71,7 @@ class Verdict(NamedTuple):
     """What was decided about the streams in one block: tensors [A]."""
 
     counting: Tensor  # labels are counted in the history
-    fresh: Tensor  # new images since the last step
+    pending: Tensor  # new images since the last step
     enough: Tensor  # they are enough for a step
     fade: Tensor  # by which the history fades
     drifts: Tensor  # the stream has begun to drift: doubtful labels leave the history
@@ -147,7 +147,7 @@ class Steady(NormMethod):
 
     def begin(self) -> Mapping[str, Tensor | int]:
         zero = self.classifier.prototypes.new_zeros(())
-        classes, signs = zero.repeat(self.classifier.classes), zero.repeat(len(VARIANCES))
+        classes, pixels = zero.repeat(self.classifier.classes), zero.repeat(len(VARIANCES))
         return {
             **self._begin_domain(),
             "adapting": int(self._given is not None),
@@ -160,40 +160,41 @@ class Steady(NormMethod):
             "squares": zero,  # the sum of its squares over all labels
             "fall": zero,  # evidence that the clarity is lower than in quiet times
             "rise": zero,  # and that it is higher
-            "last": signs,  # pixel statistics of the last image
-            "recent": signs,  # their mean over recent images of a drifted stream
-            "key": signs,  # their mean over the first ones
-            "looked": zero,  # new images in the key, until there are enough
-            "block": torch.zeros(BLOCK, 3 + len(signs), dtype=zero.dtype),  # novelty, clarity, label and statistics
+            "last": pixels,  # pixel statistics of the last image
+            "recent": pixels,  # their mean over recent images of a drifted stream
+            "domain_pixels": pixels,  # their mean over the first ones
+            "domain_images": zero,  # new images in these, until there are enough
+            "block": torch.zeros(BLOCK, 3 + len(pixels), dtype=zero.dtype),  # novelty, clarity, label and statistics
         }
 
     def _begin_domain(self) -> dict[str, Tensor]:
         """Return what adapting to one domain starts with.
 
-        Since the last step, "answers" sums probabilities, "fresh" counts new images, and "gradient", "weight" and
-        "gained" sum those of eqs. 9, 10 and 12. "age" counts new images of the domain.
+        Since the last step, "answers" sums probabilities, "pending" counts new images, and "gradient", "weight" and
+        "class_weights" sum those of eqs. 9, 10 and 12. "age" counts new images of the domain.
         """
         zero = self.classifier.prototypes.new_zeros(())
         classes = zero.repeat(self.classifier.classes)
-        bias = {"answers": classes, "bias": classes, "running": classes, "fresh": zero, "age": zero}
+        bias = {"answers": classes, "bias": classes, "running": classes, "pending": zero, "age": zero}
         if not self._restores():
             return bias
         norms = {key: torch.as_tensor(value) for key, value in super().begin().items()}
-        gathered = {"gradient": torch.zeros_like(norms["norms"]), "weight": zero, "gained": classes}
+        gathered = {"gradient": torch.zeros_like(norms["norms"]), "weight": zero, "class_weights": classes}
         return norms | bias | gathered | {"mass": classes + 1 / self.classifier.classes}  # at first a fair share each
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
-        sums = ("weight", "fresh", "gained", "answers", "age", "history", "doubtful", "answered", "looked", "fall")
-        own: Ranges = dict.fromkeys((*sums, "rise", "mass"), (0, None)) | {"adapting": (0, 1), "looking": (0, 1)}
+        sums = ("weight", "pending", "class_weights", "answers", "age", "history", "doubtful", "answered", "mass")
+        own: Ranges = dict.fromkeys((*sums, "domain_images", "fall", "rise"), (0, None))
+        own |= {"adapting": (0, 1), "looking": (0, 1)}
         own |= {"running": SHARES, "bias": (-self.clip, self.clip), "images": COUNTS}
         return super().ranges(state) | own
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        signs, device = describe_pixels(images).to(self.classifier.prototypes.dtype), images.device
-        facts = {key: state[key] for key in _DECIDING} | {"signs": signs, "index": streams.index}
+        pixels, device = describe_pixels(images).to(self.classifier.prototypes.dtype), images.device
+        facts = {key: state[key] for key in _DECIDING} | {"pixels": pixels, "index": streams.index}
         domain = move_together(facts, torch.device("cpu"))
         here = Streams(torch.arange(streams.count), domain.pop("index"))
-        plan = self._plan(images, domain.pop("signs"), domain, here)
+        plan = self._plan(images, domain.pop("pixels"), domain, here)
         logits, novelty = plan.logits, plan.novelty
         told = torch.stack([torch.stack([value.to(novelty) for value in verdict]) for verdict in plan.verdicts])
         sent = move_together({"rows": torch.cat(plan.rows), "novelty": novelty, "told": told, **plan.domain}, device)
@@ -212,21 +213,21 @@ class Steady(NormMethod):
         info = {"gate_share": streams.mean(reliable), "stepped": stepped, "adapted": plan.adapted}
         return Step(logits, new | sent, info)
 
-    def _plan(self, images: Tensor, signs: Tensor, domain: State, streams: Streams) -> Plan:
+    def _plan(self, images: Tensor, pixels: Tensor, domain: State, streams: Streams) -> Plan:
         """Return what happens in a batch, decided on the CPU by ``domain``, pixel statistics [B, S] and clarity.
 
         The frozen model answers the images that it has to. How clear these answers are is the only thing that this
         waits for, whatever the number of blocks.
         """
-        novelty = measure_novelty(signs, domain["last"], domain["images"] > 0, streams)
-        number = streams.spread(domain["images"]) + streams.rank()
+        novelty = measure_novelty(pixels, domain["last"], domain["images"] > 0, streams)
+        number = streams.repeat(domain["images"]) + streams.rank()
         block, selected = number // BLOCK, select_numbers(number, self.share)
-        block = block - streams.spread(domain["images"] // BLOCK)
+        block = block - streams.repeat(domain["images"] // BLOCK)
         logits = images.new_zeros(len(images), self.classifier.classes, dtype=self.classifier.prototypes.dtype)
-        facts, known = torch.zeros_like(signs[:, :2]), torch.zeros_like(selected)
+        facts, known = torch.zeros_like(pixels[:, :2]), torch.zeros_like(selected)
         plan = Plan(logits, novelty, [], [], torch.zeros_like(streams.active), domain)
         for k in range(int(block.max()) + 1):
-            own, adapting = block == k, streams.spread(plan.domain["adapting"] > 0)
+            own, adapting = block == k, streams.repeat(plan.domain["adapting"] > 0)
             missing = (block >= k) & ~known & ~(adapting & self._restores())
             if missing.any():  # at the first block, and where a stream stops to adapt
                 places = slice(None) if missing.all() else missing.nonzero()[:, 0].to(images.device)
@@ -240,10 +241,10 @@ class Steady(NormMethod):
             some = streams.take(own)
             plan.adapted += some.sizes * (plan.domain["adapting"] > 0)
             told = facts.masked_fill(adapting.unsqueeze(1), 0)
-            rows = torch.cat([novelty.unsqueeze(1), told, signs], 1)[own]
+            rows = torch.cat([novelty.unsqueeze(1), told, pixels], 1)[own]
             plan.domain = self._watch_block(rows, number[own] % BLOCK, plan, some)
-        last = streams.rank() == streams.spread(streams.sizes - 1)
-        plan.domain["last"] = streams.sum(signs * last.unsqueeze(1))
+        last = streams.rank() == streams.repeat(streams.sizes - 1)
+        plan.domain["last"] = streams.sum(pixels * last.unsqueeze(1))
         return plan
 
     def _answer_block(
@@ -273,10 +274,10 @@ class Steady(NormMethod):
             target = adapt_margin(state["mass"], alone, top, some, self.gamma0, self.beta, self.eps)
             new["gradient"] = measured.vjp(-weight * (target - margin).sigmoid())  # of the sum of eq. 9
             new["weight"] = some.sum(weight)
-            new["gained"] = some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))
+            new["class_weights"] = some.sum(F.one_hot(top, self.classifier.classes) * weight.unsqueeze(1))
         both = torch.cat(rows)
         own = streams.take(both)
-        answers = logits[both] + own.spread(state["bias"])  # eq. 15
+        answers = logits[both] + own.repeat(state["bias"])  # eq. 15
         logits[both] = answers
         new["answers"] = own.sum(answers.softmax(1) * novelty[both].unsqueeze(1))
         return {key: state[key] + value for key, value in new.items()}
@@ -301,7 +302,7 @@ class Steady(NormMethod):
             counted = own.sum(labels) * verdict.counting.unsqueeze(1)
             state = state | {key: state[key] + counted for key in ("history", "doubtful")}
         if decided.enough.any():
-            state = self._take_step(state, verdict.enough > 0, verdict.fresh)
+            state = self._take_step(state, verdict.enough > 0, verdict.pending)
         fade, drifts, settles = (part.unsqueeze(1) for part in (verdict.fade, verdict.drifts, verdict.settles))
         history = (state["history"] - state["doubtful"] * drifts).clamp(min=0)
         state = state | {"history": history * fade, "doubtful": state["doubtful"] * fade * (1 - settles)}
@@ -311,9 +312,9 @@ class Steady(NormMethod):
             state |= {key: choose_rows(verdict.begins > 0, value, state[key]) for key, value in new.items()}
         return state
 
-    def _take_step(self, state: State, enough: Tensor, fresh: Tensor) -> State:
-        """Return the state after a step of the streams that have gathered ``enough`` [A] of ``fresh`` images [A]."""
-        mean = state["answers"] / fresh.clamp(min=TINY).unsqueeze(1)  # u of eq. 16
+    def _take_step(self, state: State, enough: Tensor, pending: Tensor) -> State:
+        """Return the state after a step of the streams that have ``enough`` [A] of ``pending`` [A] images."""
+        mean = state["answers"] / pending.clamp(min=TINY).unsqueeze(1)  # u of eq. 16
         begun = state["running"].sum(1) > 0
         shares = share_counts(state["history"]) if self._given is None else self._given
         bias, running = correct_bias(  # eqs. 16, 17
@@ -321,8 +322,8 @@ class Steady(NormMethod):
         )
         new = {"bias": bias, "running": running}
         if self._restores():
-            new["mass"] = state["mass"] + state["gained"]  # eq. 12
-        gathered = state.keys() & {"gradient", "weight", "gained", "answers"}
+            new["mass"] = state["mass"] + state["class_weights"]  # eq. 12
+        gathered = state.keys() & {"gradient", "weight", "class_weights", "answers"}
         new |= {key: torch.zeros_like(state[key]) for key in gathered}
         new = {key: choose_rows(enough, value, state[key]) for key, value in new.items()}
         if self._restores():
@@ -341,16 +342,16 @@ class Steady(NormMethod):
         domain = domain | {
             "images": domain["images"] + streams.sizes,
             "block": domain["block"].index_put((streams.index, places), rows),
-            "fresh": domain["fresh"] + new,
+            "pending": domain["pending"] + new,
             "age": domain["age"] + new,
         }
         ended = (streams.sizes > 0) & (domain["images"] % BLOCK == 0)
-        enough = ended & adapting & (domain["fresh"] >= (domain["age"] / PATIENCE).clamp(min=STEP))
+        enough = ended & adapting & (domain["pending"] >= (domain["age"] / PATIENCE).clamp(min=STEP))
         counting = ~adapting & (domain["looking"] == 0)
         never = torch.zeros_like(ended)
-        verdict = Verdict(counting, domain["fresh"], enough, torch.ones_like(new), never, never, never)
+        verdict = Verdict(counting, domain["pending"], enough, torch.ones_like(new), never, never, never)
         if ended.any():
-            judged, fade, begins = self._judge_block(domain | {"fresh": domain["fresh"].where(~enough, 0)})
+            judged, fade, begins = self._judge_block(domain | {"pending": domain["pending"].where(~enough, 0)})
             verdict = verdict._replace(
                 fade=fade.where(ended, 1),
                 drifts=ended & ~adapting & (judged["adapting"] > 0),
@@ -386,7 +387,9 @@ class Steady(NormMethod):
             "looking": (asks | (looking & ~drifted & ~settled)).to(state["looking"].dtype),
             "block": torch.zeros_like(state["block"]),
         }
-        new = {key: torch.zeros_like(state[key]) for key in ("fresh", "age", "looked", "key", "recent")}
+        new = {
+            key: torch.zeros_like(state[key]) for key in ("pending", "age", "domain_images", "domain_pixels", "recent")
+        }
         return state | {key: choose_rows(begins, value, state[key]) for key, value in new.items()}, fade, begins
 
     def _test_clarity(self, state: State, clarity: Tensor, label: Tensor, novelty: Tensor) -> tuple[Tensor, Tensor]:
@@ -406,17 +409,18 @@ class Steady(NormMethod):
 
     def _follow_pixels(self, state: State) -> tuple[State, Tensor]:
         """Return the domain with the pixel statistics of a block, and whether those of a drifted stream changed [A]."""
-        novelty, signs = state["block"][:, :, :1], state["block"][:, :, 3:]
+        novelty, pixels = state["block"][:, :, :1], state["block"][:, :, 3:]
         count = novelty.sum(1)
-        mean = (signs * novelty).sum(1) / count.clamp(min=TINY)
+        mean = (pixels * novelty).sum(1) / count.clamp(min=TINY)
         adapting = state["adapting"] > 0
-        first = adapting & (state["looked"] < LOOK)
-        looked = state["looked"] + count[:, 0] * first
-        key = choose_rows(first, state["key"].lerp(mean, count / looked.clamp(min=TINY).unsqueeze(1)), state["key"])
-        recent = choose_rows(first, key, state["recent"].lerp(mean, (count / LOOK).clamp(max=1)))
+        first = adapting & (state["domain_images"] < LOOK)
+        images, start = state["domain_images"] + count[:, 0] * first, state["domain_pixels"]
+        start = choose_rows(first, start.lerp(mean, count / images.clamp(min=TINY).unsqueeze(1)), start)
+        recent = choose_rows(first, start, state["recent"].lerp(mean, (count / LOOK).clamp(max=1)))
         recent = choose_rows(adapting, recent, state["recent"])
-        distance = ((recent - key).square() / recent.new_tensor(VARIANCES)).amax(1)
-        return state | {"looked": looked, "key": key, "recent": recent}, adapting & ~first & (distance > FAR)
+        distance = ((recent - start).square() / recent.new_tensor(VARIANCES)).amax(1)
+        changed = adapting & ~first & (distance > FAR)
+        return state | {"domain_images": images, "domain_pixels": start, "recent": recent}, changed
 
     def _measure(self, cosines: Tensor) -> tuple[Tensor, ...]:
         """Return of each sample its margin, whether it enters the loss, its logits, its weight and its top class."""
@@ -428,7 +432,7 @@ class Steady(NormMethod):
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         logits = super().answer(images, state, streams) if self._restores() else self.classifier(images)
-        return logits + streams.spread(state["bias"])  # eq. 15
+        return logits + streams.repeat(state["bias"])  # eq. 15
 
     def export(self, state: State) -> AdaptedParameters:
         return dataclasses.replace(super().export(state), offset=state["bias"][0].clone())
@@ -471,7 +475,7 @@ class Steady(NormMethod):
 
     def fill_state(self, images: Tensor) -> None:
         mean = describe_pixels(images).mean(0).to(self.classifier.prototypes.dtype)
-        full: dict[str, Any] = {"adapting": 1, "looked": LOOK, "key": mean, "recent": mean}
+        full: dict[str, Any] = {"adapting": 1, "domain_images": LOOK, "domain_pixels": mean, "recent": mean}
         self.state |= {key: torch.zeros_like(self.state[key]) + value for key, value in full.items()}
 
 
@@ -481,16 +485,16 @@ def measure_clarity(logits: Tensor) -> Tensor:
     return torch.stack([best.values - logits.mean(1), best.indices.to(logits)], 1)
 
 
-def measure_novelty(signs: Tensor, last: Tensor, begun: Tensor, streams: Streams) -> Tensor:
+def measure_novelty(pixels: Tensor, last: Tensor, begun: Tensor, streams: Streams) -> Tensor:
     """Return how new each image is beside the one before it in its stream [B]: 0 for the same, 1 for an unrelated one.
 
     It is the mean square difference of the pixel statistics [B, S] in units of that between two independent images, at
     most 2. The first image of a stream has 1.
     """
     order = torch.argsort(streams.index, stable=True)
-    before = torch.empty_like(signs)
-    before[order] = signs[order].roll(1, 0)
+    before = torch.empty_like(pixels)
+    before[order] = pixels[order].roll(1, 0)
     starts = streams.rank() == 0
-    before = choose_rows(starts, streams.spread(last.to(signs.dtype)), before)
-    novelty = ((signs - before).square() / (2 * signs.new_tensor(VARIANCES))).mean(1).clamp(max=2)
-    return torch.where(starts & ~streams.spread(begun), 1.0, novelty)
+    before = choose_rows(starts, streams.repeat(last.to(pixels.dtype)), before)
+    novelty = ((pixels - before).square() / (2 * pixels.new_tensor(VARIANCES))).mean(1).clamp(max=2)
+    return torch.where(starts & ~streams.repeat(begun), 1.0, novelty)

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from lmr.core.bases.ordered import OrderedMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
-from lmr.core.method import UNIT, Ranges
-from lmr.core.prediction import State
+from lmr.core.functional.ordered import adapt_in_order, answer_in_order
+from lmr.core.method import UNIT, Method, Ranges
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
+from lmr.core.streams import Streams
 
 _SOURCE = "LMR paper, appendix, Baseline implementation details (TDA's official ImageNet values)"
 
@@ -27,7 +28,7 @@ _CARD = Card(
 
 
 @register("tda", _CARD)
-class TDA(OrderedMethod):
+class TDA(Method):
     """Caches of certain and of uncertain features: the first pull an image to their class, the second push it away.
 
     Every image enters the positive cache of its zero-shot class, and the negative one if its entropy is in a window;
@@ -84,6 +85,14 @@ class TDA(OrderedMethod):
     def _free(self) -> float:
         """The entropy of a free entry: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
+
+    @torch.no_grad()
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        features = self.classifier.features(images)
+        return adapt_in_order(features, state, streams, self.look, self.learn)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        return answer_in_order(self.classifier.features(images), state, streams, self.look)
 
     def look(self, z: Tensor, cache: State) -> tuple[Tensor, tuple[Tensor, State]]:
         """Return the logits [C] of a unit feature [D]; its zero-shot class [1] and the entries of that class."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.restart import RestartMethod
+from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset
 from lmr.core.errors import LmrError
 from lmr.core.functional.losses import follow_labels, match_captions
 from lmr.core.log import LOGGER
+from lmr.core.optim import Optimizer
+from lmr.core.prediction import State, Step
 from lmr.core.registry import register
 from lmr.core.streams import Streams
 
@@ -41,7 +44,7 @@ _CARD = Card(
 
 
 @register("watt", _CARD)
-class WATT(RestartMethod):
+class WATT(NormMethod):
     """Weight averaging over eight templates: each leads ``inner`` steps away, the mean of the ends is the next start.
 
     A template gives every image the prompt of its nearest class; the loss compares all images of the batch with all
@@ -56,20 +59,40 @@ class WATT(RestartMethod):
     its own prototypes as the only template. Neither is the published method.
     """
 
+    memory_span = "batch"
+    emission = "after"
+    export_reason = "it starts from the original norms with every batch, so there is no adapted model to keep"
+
+    lr: float = 1e-3  # learning rate of Adam
     mode: Literal["s", "p"] = "s"  # templates one after the other, or each from the start of the round
     inner: int = 2  # steps of a template in a round
     rounds: int = 5  # rounds on a batch
 
     def prepare(self) -> None:
         self._require_count("inner", "rounds")
+        self._require_not_negative("lr")
         super().prepare()
+        self.optim = Optimizer("adam", self.lr)
         self.prompts = self._encode_templates()  # [templates, C, D]
         self.mean = F.normalize(self.prompts.mean(0), dim=-1)
 
-    def score(self, features: Tensor) -> Tensor:
-        return self.classifier.logits(self.classifier.cosines(features, self.mean))
+    def begin(self) -> Mapping[str, Tensor | int]:
+        return {}
 
-    def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        norms, losses = self.learn(images, streams, self.bank.start.repeat(streams.count, 1))
+        with torch.no_grad():
+            features = self.tower.features(images, norms, streams)
+            logits = self.classifier.logits(self.classifier.cosines(features, self.mean))
+        info = {"loss": losses, "stepped": streams.sizes > 0, "drift": self.tower.drift(norms)}
+        return Step(logits, {"norms": norms}, info)
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return the logits that ``adapt`` gives: nothing is kept from one batch to the next."""
+        return self.adapt(images, state, streams).logits
+
+    def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the norms [A, P] to answer with, from ``norms`` [A, P] to start from, and the last losses [A]."""
         moments, losses = self.optim.begin(norms), norms
         for number in range(self.rounds):
             rows, ends = (norms, moments), []
@@ -83,7 +106,7 @@ class WATT(RestartMethod):
                 rows, losses = self._run_steps(images, streams, rows, loss, self.inner)
                 ends.append(rows[0])
             norms, moments = torch.stack(ends).mean(0), rows[1]
-        return norms, {"loss": losses}
+        return norms, losses
 
     def _encode_templates(self) -> Tensor:
         found, unread = [], {}

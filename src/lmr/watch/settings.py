@@ -125,7 +125,6 @@ def read_watch(text: str) -> WatchSettings | None:
 
 
 def _convert_fields(settings: Any) -> None:
-    """Give every field its declared type, or raise an LmrError."""
     for key, hint in find_hints(type(settings)).items():
         if hint is not Thresholds:
             object.__setattr__(settings, key, convert(getattr(settings, key), hint, f"{key!r} of a watch"))

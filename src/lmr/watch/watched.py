@@ -278,7 +278,7 @@ class Watched(Wrapper):
 
     def _answer(self, images: Tensor, batch: Streams, parts: Sequence[StreamPart]) -> Prediction:
         """Answer each stream as its level requires: it adapts, or is answered with its present state."""
-        ids = batch.spread(batch.active)
+        ids = batch.repeat(batch.active)
         if all(part.watch.health.level.adapts for part in parts):
             return self.method.step(images, ids)
         adapting = sorted(place for part in parts if part.watch.health.level.adapts for place in part.places)
@@ -367,7 +367,6 @@ class Watched(Wrapper):
         return add_snapshot(kept, Snapshot(step, self._copy_state(stream)), rules.snapshots, 1e6 * rules.snapshot_mb)
 
     def _set_level(self, stream: int, level: Level) -> None:
-        """Put a stream on a level, for an operator."""
         with self.session():
             watch = self.watches[self._check_stream(stream)]
             if watch.health.level is not level:
@@ -384,7 +383,6 @@ class Watched(Wrapper):
         return StreamWatch(Tally.begin(self.classifier.classes))
 
     def _check_stream(self, stream: int) -> int:
-        """Check the number of a single stream."""
         return int(self.find_rows([stream])[0])
 
 

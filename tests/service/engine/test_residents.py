@@ -35,11 +35,11 @@ def test_rows_are_given_once_and_come_back() -> None:
 def test_least_recently_used_leaves_first_and_those_in_need_last() -> None:
     residents = fill(4, "abcd")
     residents.use("a")
-    assert residents.choose_leaver("", "") == "b"
-    assert residents.choose_leaver("b", "") == "c"
-    assert residents.choose_leaver("", "bc") == "d"
-    assert residents.choose_leaver("ad", "bc") == "b"
-    assert residents.choose_leaver("abcd", "") is None
+    assert residents.pick_eviction("", "") == "b"
+    assert residents.pick_eviction("b", "") == "c"
+    assert residents.pick_eviction("", "bc") == "d"
+    assert residents.pick_eviction("ad", "bc") == "b"
+    assert residents.pick_eviction("abcd", "") is None
 
 
 @given(
@@ -56,10 +56,10 @@ def test_every_stream_of_a_batch_gets_a_row(rows: int, resident: int, busy: set[
         if residents.use(stream) is None:
             row = residents.take_row()
             if row is None:
-                leaver = residents.choose_leaver(plan.stay | set(batch), "")
-                assert leaver is not None
-                assert leaver not in busy
-                residents.forget(leaver)
+                evicted = residents.pick_eviction(plan.pinned | set(batch), "")
+                assert evicted is not None
+                assert evicted not in busy
+                residents.forget(evicted)
                 row = residents.take_row()
             assert row is not None
             residents.add(stream, Resident(row, StreamRecord(stream), True))

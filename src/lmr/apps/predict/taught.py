@@ -187,7 +187,6 @@ def _correct(records: Sequence[Mapping[str, Any]], offset: Tensor, options: Pred
 
 
 def _read_lines(name: Path) -> Iterator[dict[str, Any]]:
-    """Return an iterator over the images of the first pass."""
     return (record for record in _read_all(name) if "path" in record)
 
 

@@ -55,7 +55,6 @@ def _needs_two(sources: Sequence[AnyPath], options: PredictOptions) -> bool:
 
 
 def _has_begun(first: Path) -> bool:
-    """Return True if a first pass has left its answers and what it has learnt."""
     return first.exists() and _name_state(first).exists()
 
 

@@ -155,7 +155,6 @@ def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] 
 
 
 def _pop_title(plan: str, table: dict[str, Any], default: str) -> str:
-    """Take the title out of a plan or a part of it."""
     title = table.pop("title", default)
     if not isinstance(title, str):
         raise LmrError(f"Expected a title in quotes in the plan {plan!r}, got {title!r}.")

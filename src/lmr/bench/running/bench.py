@@ -163,7 +163,6 @@ def _find_rows(folder: Path, tasks: Sequence[Task], log: Callable[[str], object]
 
 
 def _kind(device: str) -> str:
-    """Return the kind of a device, without its number."""
     return device.partition(":")[0]
 
 
@@ -236,7 +235,6 @@ def _notify(on_row: Callable[[Row], object] | None, row: Row, view: View) -> Non
 
 
 def _keep_details(folder: Path, task: Task, details: str) -> None:
-    """Write the traceback of a failed run to a file."""
     if details:
         (folder / "failures").mkdir(exist_ok=True)
         write_atomically(folder / "failures" / f"{task.run}.txt", f"{task.command}\n\n{details}".encode())

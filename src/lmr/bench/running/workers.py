@@ -252,7 +252,6 @@ def _serve_task(task: Task, connection: Connection, folder: Path, save_seconds: 
 
 
 def _follow_parent() -> None:
-    """End this process when the bench ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
 from lmr.core.card import Tower
 from lmr.core.errors import LmrError
@@ -44,11 +45,9 @@ class NormMethod(Method):
         self.bank = self.tower.bank
 
     def _find_module(self) -> nn.Module:
-        """Return the module whose norms adapt."""
         return self.classifier.encoder
 
     def _find_skipped(self) -> Collection[str]:
-        """Return the names of norms that do not adapt."""
         return ()
 
     @property
@@ -87,6 +86,25 @@ class NormMethod(Method):
         """Return a copy of a row [P] of norms as parameters of the tower, by their names."""
         return {Tower.IMAGE: self.bank.name_parameters(row.clone())}
 
+    def _run_steps(
+        self,
+        images: Tensor,
+        streams: Streams,
+        start: tuple[Tensor, dict[str, Tensor]],
+        loss: Callable[[Tensor, int], Tensor],
+        steps: int,
+    ) -> tuple[tuple[Tensor, dict[str, Tensor]], Tensor]:
+        """Return norms and moments after a number of steps from ``start``, and the last losses [A].
+
+        ``loss`` is that of ``AdaptedTower.differentiate``.
+        """
+        norms, moments = start
+        losses = norms.new_zeros(streams.count)
+        for _ in range(steps):
+            gradient, losses, _ = self.tower.differentiate(images, norms, streams, loss)
+            norms, moments = self.optim.step(norms, gradient, moments)
+        return (norms, moments), losses
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class GradientMethod(NormMethod):
@@ -121,13 +139,13 @@ class GradientMethod(NormMethod):
         self._require_not_negative("lr", "weight_decay")
         super().prepare()
         self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
-        self._unchecked = True  # whether 'loss' is one of single samples
+        self._checked_sizes: set[int] = set()  # of parts of a batch for which 'loss' is one of single samples
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return the loss [n] of each sample from its own logits [n, C].
 
-        The samples may be of several streams, or a part of a batch. At the first batch it is checked that the loss of a
-        sample does not depend on the others.
+        It is called on one sample at a time, n = 1, under ``torch.func.vmap``: a sample's loss cannot depend on others.
+        A loss that would depend on them is refused at the first batch of each size.
         """
         raise NotImplementedError
 
@@ -169,20 +187,40 @@ class GradientMethod(NormMethod):
         return gradient, losses, self.classifier.logits(self.classifier.cosines(features))
 
     def _compute_losses(self, logits: Tensor) -> Tensor:
-        losses = self.loss(logits)
-        if losses.shape != logits.shape[:1]:
+        """Return the loss [n] of each sample, computed as if it was alone, so that no loss can see other samples."""
+        if len(logits) not in self._checked_sizes:
+            self._check_loss(logits)
+            self._checked_sizes.add(len(logits))
+        return vmap(self._compute_loss)(logits)
+
+    def _compute_loss(self, logits: Tensor) -> Tensor:
+        """Return the loss, one number, of a sample with logits [C]."""
+        losses = self.loss(logits.unsqueeze(0))
+        if losses.shape != (1,):
             raise LmrError(
-                f"Expected the loss of each of {len(logits)} samples from 'loss' of {self.name}, got shape "
-                f"{list(losses.shape)}; define 'batch_loss' for a loss that is one number."
+                f"Expected losses [n] of logits [n, C] from 'loss' of {self.name}, got shape {list(losses.shape)} for "
+                "n = 1; define 'batch_loss' for a loss that is one number."
             )
-        if self._unchecked and len(logits) > 1:
-            self._unchecked = False
-            with torch.no_grad():
-                alone = torch.cat([self.loss(logits[:1]), self.loss(logits[1:])])
-            if not torch.allclose(alone, losses, rtol=1e-3, atol=1e-3, equal_nan=True):
+        return losses[0]
+
+    def _check_loss(self, logits: Tensor) -> None:
+        """Refuse a loss that gives random logits of this shape [n, C] other losses together than one by one."""
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(logits.shape, generator=generator) * torch.linspace(1, 10, len(logits)).unsqueeze(1)
+        with torch.no_grad():
+            drawn = drawn.to(logits)
+            try:
+                alone = vmap(self._compute_loss)(drawn)
+            except RuntimeError as error:
                 raise LmrError(
-                    f"The 'loss' of {self.name} gives a sample another loss when other samples are left out. As it "
-                    "may get samples of several streams, or a part of a batch, define 'batch_loss' for a loss that "
-                    "compares samples."
-                )
-        return losses
+                    f"The 'loss' of {self.name} cannot run on each sample alone; compute with tensors only, such as "
+                    f"torch.where in place of 'if', or define 'batch_loss'. ({error})"
+                ) from error
+            together = self.loss(drawn)
+        limit = 100 * torch.finfo(drawn.dtype).eps
+        if together.shape != alone.shape or not torch.allclose(together, alone, limit, limit, equal_nan=True):
+            raise LmrError(
+                f"The 'loss' of {self.name} gives a sample another loss when other samples are left out. As it may "
+                "get samples of several streams, or a part of a batch, define 'batch_loss' for a loss that compares "
+                "samples."
+            )

@@ -1,23 +1,23 @@
-"""ContextMethod and PromptMethod: the bases of methods that learn the context of the prompts from views of images."""
+"""PromptMethod: the base of methods that learn the context of the prompts from views of images."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.bases.views import EpisodicMethod, ViewMethod
+from lmr.core.bases.views import ViewMethod, count_images
 from lmr.core.card import Tower
 from lmr.core.errors import LmrError
 from lmr.core.functional.select import count_kept, rank_confident
 from lmr.core.gradients import vjp
 from lmr.core.optim import Optimizer
 from lmr.core.placement import widen
-from lmr.core.prediction import State
+from lmr.core.prediction import State, Step
 from lmr.core.streams import Streams
 from lmr.core.text import ContextPrompts, TextSide
 
@@ -70,13 +70,32 @@ class ContextTuner:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ContextMethod(ViewMethod):
-    """A ViewMethod whose prompts are "context name.", the words of the context given as vectors.
+class PromptMethod(ViewMethod):
+    """A ViewMethod that learns a context for each image from the original one, in one step, and forgets it.
 
-    Views are encoded once and without gradient, as no parameter of the image tower changes.
+    The prompts are "context name.", the words of the context given as vectors. Views are encoded once and without
+    gradient, as no parameter of the image tower changes.
+
+    Subclasses define ``loss``, the loss of an image; the answer is the image's with its own prompts. All images of a
+    batch share the first encoding of the prompts; each has its own gradient, its own step of AdamW and its own second
+    encoding.
+
+    Examples:
+        >>> import lmr, torch
+        >>> @lmr.register("sharp")
+        ... class Sharp(lmr.PromptMethod):
+        ...     'Raise the largest logit of every confident view.'
+        ...
+        ...     def loss(self, logits, prototypes):
+        ...         return -logits.amax(1).mean()
+        >>> clip = lmr.load().classifier(["cat", "dog"])
+        >>> method = lmr.create("sharp(views=8)", clip)
+        >>> method.step(torch.randn(4, 3, 32, 32)).info["stepped"]
+        True
     """
 
     towers = (Tower.TEXT,)
+    memory_span: ClassVar[Literal["stream", "image"]] = "image"
     trained = "context words"
 
     lr: float = 5e-3  # learning rate of AdamW
@@ -120,42 +139,26 @@ class ContextMethod(ViewMethod):
         return self.classifier.logits(self.classifier.cosines(features, prototypes))
 
     def _count_confident(self, views: int) -> int:
-        """Return the number of views that enter the loss."""
         return count_kept(views, self.keep)
 
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class PromptMethod(ContextMethod, EpisodicMethod):
-    """A ContextMethod that learns a context for each image from the original one, in one step, and forgets it.
-
-    Subclasses define ``loss``, the loss of an image; the answer is the image's with its own prompts. All images of a
-    batch share the first encoding of the prompts; each has its own gradient, its own step of AdamW and its own second
-    encoding.
-
-    Examples:
-        >>> import lmr, torch
-        >>> @lmr.register("sharp")
-        ... class Sharp(lmr.PromptMethod):
-        ...     'Raise the largest logit of every confident view.'
-        ...
-        ...     def loss(self, logits, prototypes):
-        ...         return -logits.amax(1).mean()
-        >>> clip = lmr.load().classifier(["cat", "dog"])
-        >>> method = lmr.create("sharp(views=8)", clip)
-        >>> method.step(torch.randn(4, 3, 32, 32)).info["stepped"]
-        True
-    """
-
-    @abstractmethod
     def loss(self, logits: Tensor, prototypes: Tensor) -> Tensor:
         """Return the loss of one image: logits [k, C] of its confident views with prototypes [C, D]."""
+        raise NotImplementedError
 
     def _answer_image(self, features: Tensor, prototypes: Tensor) -> Tensor:
         """Return the answer [C] to the features [V, D] of an image's views, by its own prototypes [C, D]."""
         return self._compare(features[0], prototypes)
 
+    def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
+        """Solve each image and count it."""
+        return count_images(state, streams, *self.solve(images, state, streams))
+
+    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
+        """Return the logits that ``adapt`` gives, without counting."""
+        return self.solve(images, state, streams)[0]
+
     def solve(self, images: Tensor, state: State, streams: Streams) -> tuple[Tensor, dict[str, Tensor]]:
-        """Learn a context for each image and answer with it."""
+        """Learn a context for each image and return logits [B, C] with it, and facts [B]."""
         features, tuner = self._encode_views(images, state, streams), self.tuner
         losses, gradients = zip(*(self._differentiate(own) for own in features), strict=True)
         start = tuner.start.expand(len(features), -1)

@@ -86,7 +86,7 @@ class ViewMethod(Method):
         if not made:
             yield from images.unsqueeze(1)
             return
-        numbers = (streams.spread(state["seen"]) + streams.rank()).tolist()
+        numbers = (streams.repeat(state["seen"]) + streams.rank()).tolist()
         for image, views in zip(images, self.maker.make_each(images, numbers, made), strict=True):
             yield torch.cat([image.unsqueeze(0), views])
 
@@ -131,13 +131,15 @@ class EpisodicMethod(ViewMethod):
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         """Solve each image and count it."""
-        logits, facts = self.solve(images, state, streams)
-        seen = state["seen"] + streams.sizes
-        info = {
-            key: streams.all(fact) if fact.dtype == torch.bool else streams.mean(fact) for key, fact in facts.items()
-        }
-        return Step(logits, {"seen": seen}, info | {"seen": seen})
+        return count_images(state, streams, *self.solve(images, state, streams))
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         """Return the logits that ``adapt`` gives, without counting."""
         return self.solve(images, state, streams)[0]
+
+
+def count_images(state: State, streams: Streams, logits: Tensor, facts: Mapping[str, Tensor]) -> Step:
+    """Return the step of a method that only counts its images, with the means of facts [B] over each stream."""
+    seen = state["seen"] + streams.sizes
+    info = {key: streams.all(fact) if fact.dtype == torch.bool else streams.mean(fact) for key, fact in facts.items()}
+    return Step(logits, {"seen": seen}, info | {"seen": seen})

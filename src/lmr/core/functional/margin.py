@@ -59,7 +59,7 @@ def adapt_margin(
     with more mass gets a smaller target (negative feedback).
     """
     own = (mass[streams.index, top] - weight).clamp(min=0)
-    rest = (streams.spread(mass.sum(1)) - weight).clamp(min=0)
+    rest = (streams.repeat(mass.sum(1)) - weight).clamp(min=0)
     share = own / (rest + eps)  # eq. 13
     return gamma0 - beta * math.log(mass.shape[1]) - beta * (share + eps).log()  # eq. 14
 
@@ -73,7 +73,7 @@ def restoration_loss(
     """
     total = streams.sum(weight) + eps
     loss = streams.sum(-weight * F.logsigmoid(margin - target)) / total  # torch's softplus is a line beyond 20
-    return loss, -weight * (target - margin).sigmoid() / streams.spread(total)
+    return loss, -weight * (target - margin).sigmoid() / streams.repeat(total)
 
 
 def correct_bias(

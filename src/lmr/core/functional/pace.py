@@ -53,7 +53,7 @@ def select_samples(streams: Streams, share: float) -> Tensor:
     """
     if share == 1:
         return torch.ones_like(streams.index, dtype=torch.bool)  # the published method: nothing to sort in every step
-    size, rank = streams.spread(streams.sizes), streams.rank()
+    size, rank = streams.repeat(streams.sizes), streams.rank()
     count = count_selected(size, share)
     return (rank + 1) * count // size > rank * count // size
 

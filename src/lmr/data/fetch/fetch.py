@@ -116,7 +116,6 @@ def _check_place(archive: Archive, source: SetSource, root: Path) -> None:
 
 
 def _read_note(archive: Archive, root: Path) -> ArchiveNote | None:
-    """Return the note about this archive, not about another one of the same name."""
     note = read_archive_note(root, archive.file)
     return note if note and note.checksum == archive.checksum else None
 

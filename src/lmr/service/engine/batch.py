@@ -60,7 +60,7 @@ class Batch:
     late: list[Job]  # their deadline has passed
     flush: bool  # commit the pending changes of earlier batches, too
     failure: str  # why the store cannot be written, so that requests which adapt are refused
-    stay: Collection[str]  # residents that must keep their rows
+    pinned: Collection[str]  # residents that must keep their rows
     needed: Collection[str]  # streams with queued requests
     unsaved: Collection[str]  # streams with changes that are not committed
     time: float  # Unix time

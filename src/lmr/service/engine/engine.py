@@ -529,7 +529,7 @@ class Engine:
             late,
             flush,
             failure=committer.failure,
-            stay=plan.stay | {job.stream for job in running},
+            pinned=plan.pinned | {job.stream for job in running},
             needed=self._scheduler.streams,
             unsaved=unsaved,
             time=time.time(),

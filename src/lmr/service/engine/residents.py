@@ -73,15 +73,15 @@ class Residents:
         """Return the streams whose states were not packed since their last change, in the order of their names."""
         return sorted((stream, one) for stream, one in self._streams.items() if one.changed)
 
-    def plan(self, stay: Iterable[str]) -> RowPlan:
-        """Return a plan of the rows of a batch, in which all streams but those that ``stay`` can be moved out."""
-        return RowPlan(self, {stream for stream in stay if stream in self._streams}, len(self._free))
+    def plan(self, pinned: Iterable[str]) -> RowPlan:
+        """Return a plan of the rows of a batch, in which all streams but the ``pinned`` ones can be moved out."""
+        return RowPlan(self, {stream for stream in pinned if stream in self._streams}, len(self._free))
 
-    def choose_leaver(self, stay: Collection[str], needed: Collection[str]) -> str | None:
-        """Return the least recently used stream that need not ``stay``, if possible one that is not ``needed`` soon."""
+    def pick_eviction(self, pinned: Collection[str], needed: Collection[str]) -> str | None:
+        """Return the least recently used stream that is not ``pinned``, if possible one that is not ``needed`` soon."""
         able = None
         for stream in self._streams:
-            if stream not in stay:
+            if stream not in pinned:
                 if stream not in needed:
                     return stream
                 able = able or stream
@@ -91,17 +91,17 @@ class Residents:
 class RowPlan:
     """A count of the rows that a batch needs while it is formed, so that each of its streams gets one."""
 
-    def __init__(self, residents: Residents, stay: set[str], free: int) -> None:
-        self._residents, self.stay = residents, stay
-        self._left = free + len(residents) - len(stay)  # rows that can still be promised
+    def __init__(self, residents: Residents, pinned: set[str], free: int) -> None:
+        self._residents, self.pinned = residents, pinned
+        self._left = free + len(residents) - len(pinned)  # rows that can still be promised
 
     def admit(self, stream: str) -> bool:
         """Promise a row to a stream; return False if none is left."""
-        if stream in self.stay:
+        if stream in self.pinned:
             return True
         if not self._left:
             return False
         self._left -= 1
         if stream in self._residents:
-            self.stay.add(stream)
+            self.pinned.add(stream)
         return True

@@ -70,7 +70,7 @@ _EMPTY = RowAnswer(torch.empty(0), torch.empty(0), torch.empty(0, dtype=torch.bo
 
 
 @dataclass(eq=False)
-class _Turn:
+class _LoadedRequest:
     """A job, its resident stream, and the answer of the method."""
 
     job: Job
@@ -123,26 +123,26 @@ class Worker:
                     LOGGER.exception("Stream %r cannot be read", job.stream)
                 batch.refuse(job, error)
                 continue
-            turn = self._look(job, resident, batch)
+            entry = self._look(job, resident, batch)
             if kept is not None:
                 batch.answer(job, kept)
             elif not isinstance(job.task, StepRequest):
-                tasks.append(turn)
+                tasks.append(entry)
             elif job.task.mode == "adapt":
-                steps.append(turn)
+                steps.append(entry)
             else:
-                answers.append(turn)
+                answers.append(entry)
         steps = self._try_all(self._adapt, steps, batch)
         answers = self._try_all(self._answer, answers, batch)
-        batch.images = sum(turn.job.images for turn in steps + answers)  # failed ones took no time
+        batch.images = sum(entry.job.images for entry in steps + answers)  # failed ones took no time
         batch.seconds = self._clock() - started
-        for turn in steps:
-            self._finish(self._finish_step, turn, batch)
-        for turn in answers:
-            self._finish(self._finish_answer, turn, batch)
+        for entry in steps:
+            self._finish(self._finish_step, entry, batch)
+        for entry in answers:
+            self._finish(self._finish_answer, entry, batch)
         self._begin(tasks)
-        for turn in tasks:
-            self._finish(self._do_task, turn, batch)
+        for entry in tasks:
+            self._finish(self._do_task, entry, batch)
         if self._at_once:
             self.pack(batch.transaction)
         if self.store.shared and not batch.failure:
@@ -184,7 +184,7 @@ class Worker:
         if resident is not None and not resident.exists and self.store.shared and job.stream not in batch.unsaved:
             self.residents.forget(job.stream)  # another engine may have created it since
             resident = None
-        resident = resident or self._bring(job, batch)
+        resident = resident or self._load(job, batch)
         creates = isinstance(job.task, StepRequest) or job.task.action == "write"
         if not resident.exists and not creates:
             raise UnknownStream(f"There is no stream {job.stream!r}.")
@@ -197,13 +197,13 @@ class Worker:
             batch.room -= 1
         return resident
 
-    def _bring(self, job: Job, batch: Batch) -> Resident:
+    def _load(self, job: Job, batch: Batch) -> Resident:
         """Make a stream resident: as it is in the store, or in its initial state."""
         if self.store.shared and batch.failure:  # to wait for it would keep all other streams waiting
             raise StoreFailed("The store cannot be used now, and this stream is not in memory; try again later.")
         claim, row = self.store.claim(job.stream), self._find_row(batch)
         try:
-            resident = self._load(job, row, claim)
+            resident = self._read_stored(job, row, claim)
             if resident is None:
                 self._compute.clear(row)
                 (record,) = self._compute.describe([(row, StreamRecord(job.stream))])
@@ -215,7 +215,7 @@ class Worker:
         self.residents.add(job.stream, resident)
         return resident
 
-    def _load(self, job: Job, row: int, claim: Claim) -> Resident | None:
+    def _read_stored(self, job: Job, row: int, claim: Claim) -> Resident | None:
         """Return a stream as it is in the store, or None; one that is damaged can be deleted, and nothing else."""
         try:
             record = None if claim.record is None else StreamRecord.from_json(claim.record.content)
@@ -238,13 +238,13 @@ class Worker:
     def _find_row(self, batch: Batch) -> int:
         row = self.residents.take_row()
         if row is None:
-            leaver = self.residents.choose_leaver(batch.stay, batch.needed)
-            if leaver is None:
+            evicted = self.residents.pick_eviction(batch.pinned, batch.needed)
+            if evicted is None:
                 raise TooManyStreams(
                     f"All {self.residents.rows} rows are in use, and this service has no store; delete a stream, start "
                     "the service with --store, or raise --resident."
                 )
-            self.residents.forget(leaver)
+            self.residents.forget(evicted)
             row = self.residents.take_row()
             assert row is not None
         return row
@@ -259,78 +259,80 @@ class Worker:
 
     # Requests.
 
-    def _look(self, job: Job, resident: Resident, batch: Batch) -> _Turn:
-        """Return the turn of a job, with the health of its camera."""
+    def _look(self, job: Job, resident: Resident, batch: Batch) -> _LoadedRequest:
+        """Return the loaded request of a job, with the health of its camera."""
         record = resident.record
         if not isinstance(job.task, StepRequest) or not job.task.pictures:
-            return _Turn(job, resident, record)
+            return _LoadedRequest(job, resident, record)
         picture, shows = note_pictures(record.picture, job.task.pictures, batch.time)
-        return _Turn(job, resident, replace(record, picture=picture), shows=shows)
+        return _LoadedRequest(job, resident, replace(record, picture=picture), shows=shows)
 
-    def _begin(self, turns: list[_Turn]) -> None:
+    def _begin(self, entries: list[_LoadedRequest]) -> None:
         """Remember how to undo what follows."""
-        for turn, restore in zip(turns, self._compute.copy([turn.resident.row for turn in turns]), strict=True):
-            turn.restore = restore
+        for entry, restore in zip(entries, self._compute.copy([entry.resident.row for entry in entries]), strict=True):
+            entry.restore = restore
 
-    def _try_all(self, serve: Callable[[list[_Turn]], None], turns: list[_Turn], batch: Batch) -> list[_Turn]:
+    def _try_all(
+        self, serve: Callable[[list[_LoadedRequest]], None], entries: list[_LoadedRequest], batch: Batch
+    ) -> list[_LoadedRequest]:
         """Serve requests together, or if that fails each alone; return those that were answered."""
-        self._begin(turns)
+        self._begin(entries)
         try:
-            serve(turns)
-            return turns
+            serve(entries)
+            return entries
         except Exception as error:
-            for turn in turns:
-                turn.restore()
-            if len(turns) > 1:
-                return [done for turn in turns for done in self._try_all(serve, [turn], batch)]
-            LOGGER.exception("A request of stream %r failed", turns[0].job.stream)
-            batch.refuse(turns[0].job, error)
+            for entry in entries:
+                entry.restore()
+            if len(entries) > 1:
+                return [done for entry in entries for done in self._try_all(serve, [entry], batch)]
+            LOGGER.exception("A request of stream %r failed", entries[0].job.stream)
+            batch.refuse(entries[0].job, error)
             return []
 
-    def _finish(self, finish: Callable[[_Turn, Batch], None], turn: _Turn, batch: Batch) -> None:
+    def _finish(self, finish: Callable[[_LoadedRequest, Batch], None], entry: _LoadedRequest, batch: Batch) -> None:
         """Finish a request that was computed, or a task; one that fails is undone, and the others are not touched."""
         try:
-            finish(turn, batch)
+            finish(entry, batch)
         except Exception as error:
             if not isinstance(error, Refused):
-                LOGGER.exception("A request of stream %r failed", turn.job.stream)
-            turn.restore()
-            batch.refuse(turn.job, error)
+                LOGGER.exception("A request of stream %r failed", entry.job.stream)
+            entry.restore()
+            batch.refuse(entry.job, error)
 
-    def _adapt(self, turns: list[_Turn]) -> None:
+    def _adapt(self, entries: list[_LoadedRequest]) -> None:
         """Adapt on the images, answer them, and describe the streams afterwards."""
-        self._give_answers(self._compute.step, [turn for turn in turns if turn.learns])
-        self._give_answers(self._compute.answer, [turn for turn in turns if not turn.learns])
-        records = self._compute.describe([(turn.resident.row, _count_step(turn)) for turn in turns])
-        for turn, record in zip(turns, records, strict=True):
-            turn.record = record
+        self._give_answers(self._compute.step, [entry for entry in entries if entry.learns])
+        self._give_answers(self._compute.answer, [entry for entry in entries if not entry.learns])
+        records = self._compute.describe([(entry.resident.row, _count_step(entry)) for entry in entries])
+        for entry, record in zip(entries, records, strict=True):
+            entry.record = record
 
-    def _answer(self, turns: list[_Turn]) -> None:
+    def _answer(self, entries: list[_LoadedRequest]) -> None:
         """Answer the images with the present state."""
-        self._give_answers(self._compute.answer, turns)
+        self._give_answers(self._compute.answer, entries)
 
-    def _give_answers(self, compute: Callable[[Inputs], list[RowAnswer]], turns: list[_Turn]) -> None:
+    def _give_answers(self, compute: Callable[[Inputs], list[RowAnswer]], entries: list[_LoadedRequest]) -> None:
         """Add the answers, and the frozen model's where a request asks for them."""
-        answers = compute([(turn.resident.row, turn.job.task.images) for turn in turns])
-        for turn, answer in zip(turns, answers, strict=True):
-            turn.answer = answer
-        if not (asking := [turn for turn in turns if turn.job.task.compare]):
+        answers = compute([(entry.resident.row, entry.job.task.images) for entry in entries])
+        for entry, answer in zip(entries, answers, strict=True):
+            entry.answer = answer
+        if not (asking := [entry for entry in entries if entry.job.task.compare]):
             return
-        found = self._compute.compare([(turn.resident.row, turn.job.task.images) for turn in asking])
-        for turn, logits in zip(asking, found, strict=True):
+        found = self._compute.compare([(entry.resident.row, entry.job.task.images) for entry in asking])
+        for entry, logits in zip(asking, found, strict=True):
             labels = dict(enumerate(logits.argmax(1).tolist()))
-            turn.answer = replace(turn.answer, frozen=labels, frozen_logits=logits)
+            entry.answer = replace(entry.answer, frozen=labels, frozen_logits=logits)
 
-    def _finish_step(self, turn: _Turn, batch: Batch) -> None:
+    def _finish_step(self, entry: _LoadedRequest, batch: Batch) -> None:
         """Add the results of a step to the batch, after all that can fail."""
-        job, resident, answer = turn.job, turn.resident, turn.answer
+        job, resident, answer = entry.job, entry.resident, entry.answer
         request: StepRequest = job.task
-        given = self._make_answer(turn, turn.record, batch, saved=self._at_once)
-        record = batch.stamp(note_answers(note_domain(turn.record, batch.time), given.answers))
+        given = self._make_answer(entry, entry.record, batch, saved=self._at_once)
+        record = batch.stamp(note_answers(note_domain(entry.record, batch.time), given.answers))
         before = resident.record
-        quiet = before.adapting == record.adapting == QUIET and record.adapts and turn.learns
+        quiet = before.adapting == record.adapting == QUIET and record.adapts and entry.learns
         note = self._make_note(request, record, given, quiet)
-        note = note if turn.learns else replace(note, first=-1)
+        note = note if entry.learns else replace(note, first=-1)
         change = StreamChange(record.store(), None, {note.seq: note.to_json()}, self._keep_answer(request, given))
         messages = [describe_health(event) for event in answer.events]
         self._note_change(resident, record, batch)
@@ -348,19 +350,19 @@ class Worker:
         if state is not before.state:
             batch.add_event(record.stream, "camera", (before.state, state), CAMERA_MESSAGES[state], {})
 
-    def _finish_answer(self, turn: _Turn, batch: Batch) -> None:
+    def _finish_answer(self, entry: _LoadedRequest, batch: Batch) -> None:
         """Add an answer without a step: the stream is unchanged, but an answer with a key is stored."""
-        job, resident, record = turn.job, turn.resident, turn.resident.record
+        job, resident, record = entry.job, entry.resident, entry.resident.record
         request: StepRequest = job.task
         saved = self._durable and job.stream not in batch.unsaved
-        answer = self._make_answer(turn, record, batch, saved=saved)
+        answer = self._make_answer(entry, record, batch, saved=saved)
         if request.key is None or batch.failure or not resident.exists:
             batch.answer(job, answer)
             return
         batch.finish(job, answer, StreamChange(record.store(), answers=self._keep_answer(request, answer)))
 
-    def _make_answer(self, turn: _Turn, record: StreamRecord, batch: Batch, *, saved: bool) -> StepAnswer:
-        job, answer = turn.job, turn.answer
+    def _make_answer(self, entry: _LoadedRequest, record: StreamRecord, batch: Batch, *, saved: bool) -> StepAnswer:
+        job, answer = entry.job, entry.answer
         request: StepRequest = job.task
         results = {place: Answer(error=message) for place, message in request.errors.items()}
         plain = [] if answer.frozen_logits is None else rank(answer.frozen_logits, self.names, request.top)
@@ -368,11 +370,11 @@ class Worker:
         rankings = rank(answer.logits, self.names, request.top)
         known, unknown = answer.known.tolist(), answer.unknown.tolist()
         given = make_answers(rankings, known, unknown, frozen, plain, answer.reused)
-        for place, one, state in zip_longest(request.places, given, turn.shows):
+        for place, one, state in zip_longest(request.places, given, entry.shows):
             results[place] = replace(one, trusted=False) if state in NOT_TRUSTED else one
         answers = tuple(results[place] for place in range(request.sent))
         adaptation = {"mode": request.mode, "stepped": answer.stepped, **answer.facts, "health": record.health}
-        adaptation |= describe_estimate(record) | ({"camera": str(record.picture.state)} if turn.shows else {})
+        adaptation |= describe_estimate(record) | ({"camera": str(record.picture.state)} if entry.shows else {})
         timing = {
             "queue_ms": 1000 * (job.started - job.arrived),
             "step_ms": 1000 * batch.seconds,
@@ -416,8 +418,8 @@ class Worker:
 
     # Tasks of operators.
 
-    def _do_task(self, turn: _Turn, batch: Batch) -> None:
-        job, resident = turn.job, turn.resident
+    def _do_task(self, entry: _LoadedRequest, batch: Batch) -> None:
+        job, resident = entry.job, entry.resident
         if job.task.action == "read":
             labelled = resident.record.taught > 0  # a method without labels reads the other files as well
             batch.answer(job, (self.method if labelled else self.method.method).dump([resident.row]))
@@ -545,7 +547,7 @@ class Worker:
             self._compute.count_labels(row, [self._classes[labels[k]] for k in older], counted)
 
 
-def _count_step(turn: _Turn) -> StreamRecord:
-    record, images = turn.record, turn.job.images
-    learnt = images if turn.learns else 0
+def _count_step(entry: _LoadedRequest) -> StreamRecord:
+    record, images = entry.record, entry.job.images
+    learnt = images if entry.learns else 0
     return replace(record, seq=record.seq + 1, images=record.images + images, seen=record.seen + learnt)
