@@ -25,7 +25,7 @@ answers of two runs first differ."""
 
 
 def run_method(spec: str, batches: Sequence[Tensor], noise: float, run: int, dtype: str) -> Tensor:
-    """Return the classes [n] that a method answers on batches of images; ``run`` is the seed of the noise, 0 is none."""
+    """Return the classes [n] that a method answers on batches of images; ``run`` is the seed of the noise, or 0."""
     generator = torch.Generator().manual_seed(run)
     classes = find_dataset("photo-c").classes
     method = create(spec, load_classifier("photo", dtype, "cpu", classes, DEFAULT_TEMPLATES))
