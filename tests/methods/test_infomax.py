@@ -122,11 +122,11 @@ def follow(spec: dict[str, Any], sizes: list[int], scale: float = 30.0) -> list[
     for batch in images.split(sizes):
         expected, event = reference.step(batch)
         answer = method.step(batch)
-        torch.testing.assert_close(answer.logits, expected, atol=1e-8, rtol=0)
-        assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=1e-8)
+        torch.testing.assert_close(answer.logits, expected, atol=1e-10, rtol=0)
+        assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=1e-10)
         plain.compare_norms(method, reference)
         events.append(event)
-    torch.testing.assert_close(method.predict(images).logits, reference.score(images).detach(), atol=1e-8, rtol=0)
+    torch.testing.assert_close(method.predict(images).logits, reference.score(images).detach(), atol=1e-10, rtol=0)
     return events
 
 
@@ -197,10 +197,10 @@ def test_stream_on_both_towers_is_that_of_the_equations(spec: dict[str, Any], ch
         event = loss.step(logits, reference.numbers, reference.optim)
         answer = method.step(images)
         torch.testing.assert_close(
-            answer.logits, reference.answer(images) if after else logits.detach(), atol=1e-8, rtol=0
+            answer.logits, reference.answer(images) if after else logits.detach(), atol=1e-10, rtol=0
         )
-        assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=1e-8)
-        torch.testing.assert_close(method.state["norms"][0], reference.flat, atol=1e-8, rtol=0)
+        assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=1e-10)
+        torch.testing.assert_close(method.state["norms"][0], reference.flat, atol=1e-10, rtol=0)
     moved = (reference.flat - reference.start).abs()
     count = sum(2 * norm.weight.numel() for norm in book.list_norms(method.classifier.encoder))
     assert moved[:count].max() > 1e-3

@@ -80,9 +80,9 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any], size: int) -> Non
     frozen = plain.NormReference(SCALE).score(images).detach()
     moved = 0.0
     for number, batch in enumerate(images.split(size)):
-        torch.testing.assert_close(method.predict(batch).logits, reference.answer(batch), atol=1e-8, rtol=0)
+        torch.testing.assert_close(method.predict(batch).logits, reference.answer(batch), atol=1e-10, rtol=0)
         expected, answer = reference.step(batch), method.step(batch)
-        torch.testing.assert_close(answer.logits, expected, atol=1e-8, rtol=0)
+        torch.testing.assert_close(answer.logits, expected, atol=1e-10, rtol=0)
         assert answer.info["held"] == sum(map(len, reference.memory))
         moved = max(moved, float((expected - frozen[number * size :][: len(batch)]).abs().max()))
     assert moved > 0.1

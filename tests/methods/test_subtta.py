@@ -107,17 +107,19 @@ SPECS: list[dict[str, Any]] = [
 ]
 
 
-def follow(spec: dict[str, Any], sizes: int | list[int] = 12, images: Tensor | None = None) -> tuple[Any, Reference]:
+def follow(
+    spec: dict[str, Any], sizes: int | list[int] = 12, images: Tensor | None = None, atol: float = 1e-10
+) -> tuple[Any, Reference]:
     images = plain.make_problem()[2] if images is None else images
     method, reference = lmr.create("subtta", plain.make_method("zeroshot").classifier, **spec), Reference(**spec)
     for batch in images.split(sizes):
         expected, event = reference.step(batch)
         answer = method.step(batch)
-        torch.testing.assert_close(answer.logits, expected, atol=1e-7, rtol=0)
-        assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=1e-8)
-        torch.testing.assert_close(method.state["covariance"][0], reference.covariance, atol=1e-8, rtol=0)
+        torch.testing.assert_close(answer.logits, expected, atol=atol, rtol=0)
+        assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=atol)
+        torch.testing.assert_close(method.state["covariance"][0], reference.covariance, atol=atol, rtol=0)
         plain.compare_norms(method, reference)
-    torch.testing.assert_close(method.predict(images).logits, reference.score(images).detach(), atol=1e-7, rtol=0)
+    torch.testing.assert_close(method.predict(images).logits, reference.score(images).detach(), atol=atol, rtol=0)
     return method, reference
 
 
@@ -143,7 +145,7 @@ def test_every_argument_ends_elsewhere() -> None:
 @pytest.mark.parametrize("loss", ["mint", "batclip"])
 def test_images_of_one_class_have_nothing_to_separate(loss: str) -> None:
     near = plain.make_problem()[2][:1] + 1e-3 * plain.make_problem()[2][1:13]
-    _, reference = follow({"loss": loss, "rank": 4}, 6, near)
+    _, reference = follow({"loss": loss, "rank": 4}, 6, near, 1e-8)  # small gaps of eigenvalues
     assert reference.present == 1
 
 
@@ -171,13 +173,15 @@ class Squared(nn.Module):
         return self.tower(images) ** 2
 
 
-def test_last_bias_that_matters_keeps_its_gradient() -> None:
+def test_last_bias_takes_no_step_of_the_alignment() -> None:
     tower, prototypes, images = plain.make_problem()
-    method = lmr.create("subtta(loss='source', rank=4)", lmr.ZeroShot(Squared(tower), prototypes, 100.0))
+    spec = "subtta(loss='source', rank=4, weight_decay=0.0)"
+    method = lmr.create(spec, lmr.ZeroShot(Squared(tower), prototypes, 100.0))
     method.step(images[:12])
+    moved = method.state["norms"][0] - method.bank.start  # type: ignore[attr-defined]
     last = method.bank.norms[-1].bias  # type: ignore[attr-defined]
-    moved = method.state["norms"][0, last] - method.bank.start[last]  # type: ignore[attr-defined]
-    assert moved.abs().min() > 5e-4
+    assert moved.any()
+    assert not moved[last].any()
 
 
 def test_two_classes_keep_their_only_direction() -> None:

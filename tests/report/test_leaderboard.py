@@ -234,6 +234,21 @@ def test_each_in_its_own_batches_is_a_column(tmp_path: Path) -> None:
     }
 
 
+def test_methods_of_different_own_batches_share_a_column(tmp_path: Path) -> None:
+    """One run of each, in its published batches: no two methods have the same size."""
+    fields: dict[str, Any] = {"dataset": "photo-c", "order": SHUFFLE}
+    tent = complete("tent", "cifar10-c")
+    size = lmr.find_method("tent").card.presets["cifar10-c"].batch_size
+    assert size != 64
+    add(tmp_path, "zero-shot", "zeroshot()", [500], **fields)
+    add(tmp_path, "TENT", tent, [650], batch_size=size, **fields)
+    (table,) = build_board(tmp_path)
+    assert [column.head for column in table.columns[:2]] == ["shuffled", "mean gain"]
+    found = {line.label: [cell.value for cell in line.cells[:2]] for line in table.lines}
+    assert found == {"TENT": [pytest.approx(65), pytest.approx(15)], "zero-shot": [50, 0]}
+    assert table.notes[0] == "Columns of the means: shuffled."
+
+
 def test_references_and_pairs_have_tables_for_every_column(tmp_path: Path) -> None:
     folder = write_board(tmp_path / "runs")
     board, lead, *tables = build_board(folder, Compared("tent", pairs=True))

@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("plans", nargs="*", metavar="PLAN", help="a plan of the package (see --list; 'photo*' is every plan whose "
         "name begins with photo), or a file PLAN.toml")  # fmt: skip
     add("--list", action="store_true", help="list the plans that come with lmr")
-    add("--dry-run", action="store_true", help="list the runs and run nothing")
+    add("--dry-run", action="store_true", help="list the runs that are not finished yet, and run nothing")
     add("--out", default=FOLDER, metavar="RUNS", help="where rows and samples are written (default: %(default)s)")
     add("--from", dest="sources", nargs="+", default=[], metavar="RUNS", help="reuse the finished runs in these "
         "folders of runs or packs (see lmr report --pack), to continue a bench of another machine")  # fmt: skip
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> str | None:
     """List plans, list runs, or run them; return a complaint if runs failed."""
     from lmr.bench.plans.plan import choose_plans, list_plans
     from lmr.bench.plans.task import list_tasks
-    from lmr.bench.running.bench import run_bench
+    from lmr.bench.running.bench import leave_out_finished, run_bench
     from lmr.bench.running.run import count_all_forwards
     from lmr.bench.running.selection import list_trials
 
@@ -111,12 +111,14 @@ def run(options: argparse.Namespace) -> str | None:
     if options.ray:
         return _run_on_ray(plans, options)
     if options.dry_run:
-        tasks = list_tasks(plans, options.root, lambda message: print(f"lmr: {message}", file=sys.stderr))
+        every = list_tasks(plans, options.root, lambda message: print(f"lmr: {message}", file=sys.stderr))
+        tasks = leave_out_finished(every, options.out, options.sources)
         trials = list_tasks(list_trials(plans, options.root), options.root)
         print("\n".join(f"{task.run}  {task.command}" for task in tasks))
         forwards = count_all_forwards(tasks)
         passes = "" if forwards is None else f", passes of an image: {forwards:,.0f} (a backward counts as a forward)"
-        print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}{passes}.")
+        earlier = f" {len(every) - len(tasks)} more are finished." if len(tasks) < len(every) else ""
+        print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}{passes}.{earlier}")
         if trials:
             print(f"Before them, {len(trials)} runs to choose values; then each method also runs in the chosen ones.")
         return None

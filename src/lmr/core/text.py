@@ -112,17 +112,16 @@ def differentiate_towers(
     ``encode`` gives the image features. The gradient is the exact one with respect to ``rows``, from which a NormBank
     serves both towers. Peak memory does not grow with the number of classes, and the graphs of images and texts never
     exist at the same time: the images are encoded, then the prompts without gradient; the loss is differentiated along
-    features and prototypes; the images are differentiated; then the prompts are encoded again with gradient, chunk by
+    the rows through the images, and along the prototypes; then the prompts are encoded again with gradient, chunk by
     chunk, each chunk's graph freed before the next. A single chunk is encoded only once.
     """
     parts = list(text.chunks(chunk))
     features = encode()
     with torch.set_grad_enabled(len(parts) == 1):
         kept = [text.prototypes(part) for part in parts]
-    seen, unit = features.detach().requires_grad_(), torch.cat([part.detach() for part in kept]).requires_grad_()
-    value, rest = loss(seen, unit)
-    to_features, to_text = torch.autograd.grad(value, (seen, unit), materialize_grads=True)
-    gradient = _row_vjp(features, rows, to_features)
+    unit = torch.cat([part.detach() for part in kept]).requires_grad_()
+    value, rest = loss(features, unit)
+    gradient, to_text = torch.autograd.grad(value, (rows, unit), materialize_grads=True)
     del features
     for k, part in enumerate(parts):
         gradient = gradient + _row_vjp(kept[k] if len(parts) == 1 else text.prototypes(part), rows, to_text[part])

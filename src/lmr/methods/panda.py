@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lmr.core.card import Card, Emission, Preset, Tower
+from lmr.core.bases.bimodal import BimodalMethod
+from lmr.core.card import Card, Emission, Preset
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.method import COUNTS, Method, Ranges
@@ -34,6 +35,10 @@ _CARD = Card(
         "tent": Preset(
             {"method": "tent(lr=0.00025, optimizer='adam', weight_decay=0.0)", "beta": 0.2, "again": True},
             f"{_SOURCE}: TENT, whose learning rate is not published",
+        ),
+        "batclip": Preset(
+            {"method": "batclip(lr=0.001, optimizer='adamw', weight_decay=0.01, chunk=128)", "again": True},
+            f"{_SOURCE}: BATCLIP, whose learning rate is not published",
         ),
         "zero": Preset({"method": "zero(views=64, seed=0, keep=0.3)", "beta": 0.4}, f"{_SOURCE}: ZERO"),
     },
@@ -101,9 +106,10 @@ class Panda(Method):
     batch and pass. A single image is answered without negatives. For methods with views n is made once per batch, of
     the images themselves, without gradient. Features that a method keeps or compares are the plain ones.
 
-    ``method`` is the spec of the method, "tent(lr=1e-3)". ``again=True`` answers once more after the step, with new
-    negatives, as the authors do with TENT. Their ETA has no filter for diverse samples: "eta(diversity=2.0)". Methods
-    that adapt both towers are refused; the authors' BATCLIP answers by images after and prompts before the step.
+    ``method`` is the spec of the method, "tent(lr=1e-3)". ``again=True`` answers once more after the step, as the
+    authors do with TENT and BATCLIP: with new negatives; or, where both towers adapt, with the same negatives and the
+    prompts of before the step. Their ETA has no filter for diverse samples: "eta(diversity=2.0)". Ramen is refused: its
+    images have norms of their own.
 
     ``method.negatives = (base, source)`` gives the draws instead of ``seed``: numbers within the batch, a row for each
     draw, base [draws, M] and source [draws, M, patches], filled up with -1 where a batch has fewer negatives.
@@ -128,8 +134,8 @@ class Panda(Method):
         self._require_count("patch", "share", most=10**6)
         self.debiased = DebiasedClassifier(self.classifier, self.beta, self._make_negatives)
         self.inner = create(self.method, self.debiased)
-        if isinstance(self.inner, Panda) or (Tower.TEXT in self.inner.towers and not self.inner.takes_views):
-            raise LmrError(f"panda cannot debias {self.inner.name}; give it a method that adapts one tower at most.")
+        if isinstance(self.inner, Panda) or "gradients" in self.inner.grows:  # norms of its own for each image
+            raise LmrError(f"panda cannot debias {self.inner.name}; give it another method, such as 'tent'.")
         self.method = self.inner.spec
         vars(self).update({key: getattr(self.inner, key) for key in _INNER})
 
@@ -166,12 +172,19 @@ class Panda(Method):
             logits = step.logits
             if self.again:
                 with torch.no_grad():
-                    logits = self.inner.answer(images, {**state, **step.state}, streams)
+                    logits = self._answer_again(images, state, {**state, **step.state}, streams)
         return Step(logits, {**step.state, "draws": torch.full_like(state["draws"], self.debiased.number)}, step.info)
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         with self._draw(images, state):
             return self.inner.answer(images, state, streams)
+
+    def _answer_again(self, images: Tensor, before: State, after: State, streams: Streams) -> Tensor:
+        """Return logits after the step, as the authors do."""
+        if not isinstance(self.inner, BimodalMethod):
+            return self.inner.answer(images, after, streams)
+        self.debiased.number = int(before["draws"][0])
+        return self.inner.answer(images, after, streams, before["norms"])
 
     @contextmanager
     def _draw(self, images: Tensor, state: State) -> Iterator[None]:

@@ -21,7 +21,6 @@ from lmr.core.streams import Streams, choose_rows
 
 _SOURCE = "zhichenz98/SubTTA_EMNLP26"
 _EPS = 1e-6  # added to divisors, and to the diagonal of a batch's covariance
-_ROUNDING = 1e-4  # of the largest gradient: a last bias whose own are smaller does not matter to the alignment
 
 _CARD = Card(
     label="SubTTA",
@@ -53,8 +52,8 @@ class SubTTA(NormMethod):
     Unlike their code, gradients are cleared before every step: theirs adds what is left of the batch before, divided
     by the factor of a loss scaler where there is one. There are at most C - 1 main directions of C prototypes; their
     code also takes the next, which rounding decides. Of two classes the only direction is kept. The alignment does not
-    change when all features shift, so the gradient of the last bias is rounding noise, which Adam would make a step of
-    ``lr``: it is set to 0.
+    change when all features shift, so in CLIP the gradient of the last bias is rounding noise, which Adam would make a
+    step of ``lr``: it is set to 0, for every tower.
     """
 
     emission = "after"
@@ -114,7 +113,9 @@ class SubTTA(NormMethod):
             slope[streams.index == k] = own
             losses.append(loss)
             covariances.append(covariance)
-        gradient = self._clear_last_bias(vjp(raw, norms, slope))
+        gradient = vjp(raw, norms, slope)
+        if (bias := self.bank.norms[-1].bias) is not None:
+            gradient[:, bias] = 0
         return gradient, torch.stack(losses), torch.stack(covariances)
 
     def _differentiate_alignment(self, features: Tensor, old: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,17 +143,6 @@ class SubTTA(NormMethod):
         mixed = vectors @ torch.where(equal, 0, overlap / gap) @ vectors.T
         loss = -(overlap.diagonal() * chosen).sum() / (r * (1 - self.momentum))
         return loss, -2 / (r * divisor) * centred @ mixed, covariance
-
-    def _clear_last_bias(self, gradient: Tensor) -> Tensor:
-        """Return the gradient [A, P] without that of the last bias, where it is only rounding noise."""
-        bias = self.bank.norms[-1].bias
-        if bias is None:
-            return gradient
-        own = gradient[:, bias]
-        real = own.abs().amax(1, keepdim=True) > _ROUNDING * gradient.abs().amax(1, keepdim=True)
-        cleared = gradient.clone()
-        cleared[:, bias] = own.where(real, 0)
-        return cleared
 
     def _measure(self, features: Tensor) -> Tensor:
         """Return the second loss of a stream's features [n, D]."""

@@ -296,7 +296,8 @@ class Board:
         above = self.entries["value"] - self.entries["frozen"]
         self.above = above.groupby([self.entries["line"], self.entries["scenario"]], sort=False).mean()
         by_line = entries.groupby("line")["scenario"].unique()
-        self.core = choose_common([frozenset(s for s in own if s.batch_size != OWN) for own in by_line])
+        fixed = {scenario for scenario in self.heads if scenario.batch_size != OWN} or set(self.heads)
+        self.core = choose_common([frozenset(fixed.intersection(own)) for own in by_line])
 
     def _list_entries(self) -> list[dict[str, Any]]:
         entries = []
@@ -446,7 +447,8 @@ def _choose_columns(entries: pd.DataFrame) -> pd.DataFrame:
     """Return the entries of the columns, in their order, with the streams in common.
 
     Of them each line keeps the seeds for which it has all. A column of one line is left out if others have more. Own
-    batches are a column if they are of several sizes; columns with nothing else are left out then.
+    batches are a column if they are of several sizes, or if no other column has several lines; columns with nothing
+    else are left out then.
     """
     columns: dict[Scenario, pd.DataFrame] = {}
     for scenario in sorted(entries["scenario"].unique(), key=lambda scenario: scenario.place):
@@ -455,14 +457,16 @@ def _choose_columns(entries: pd.DataFrame) -> pd.DataFrame:
         own = own[own["stream"].isin(common)]
         needed = own["seed"].map(own.drop_duplicates("stream").groupby("seed").size())
         columns[scenario] = own[own.groupby(["line", "seed"])["stream"].transform("size") == needed]
-    several = any(own["line"].nunique() > 1 for own in columns.values())
     sizes = {s: {row.batch_size for row in own["row"][~own["baseline"]]} for s, own in columns.items()}
     kept = {s: own for s, own in columns.items() if s.batch_size != OWN or len(sizes[s]) > 1}
+    shared = {s for s, own in columns.items() if own["line"].nunique() > 1}
+    if not shared & set(kept):
+        kept = {s: own for s, own in columns.items() if s in shared} or kept
     suited = {run for s, own in kept.items() if s.batch_size == OWN for run in own["run"]}
     chosen = [
         own
         for s, own in kept.items()
-        if (own["line"].nunique() > 1 or not several) and (s.batch_size == OWN or not set(own["run"]) <= suited)
+        if (s in shared or not shared) and (s.batch_size == OWN or not set(own["run"]) <= suited)
     ]
     return pd.concat(chosen) if chosen else entries[:0]
 

@@ -169,7 +169,7 @@ methods = ["zeroshot", "lmr(lr=2e-3)"]
 batch_sizes = [16, 32]
 
 [[runs]]
-methods = { "Ours" = "lmr" }
+methods = ["tent", { "Ours" = "lmr" }]
 preset = ["imagenet-variants", "imagenet"]
 severities = 3
 """
@@ -184,8 +184,8 @@ def test_file_of_ones_own(tmp_path: Path) -> None:
     assert [entry.label for entry in first.methods] == ["zero-shot", "LMR (lr=0.002)"]
     assert (first.severities, first.batch_sizes, first.seeds) == ((1, 5), (16, 32), (1,))
     assert second.severities == (3,)
-    (entry,) = second.methods
-    assert entry.label == "Ours"
+    tent, entry = second.methods
+    assert (tent.label, entry.label) == ("TENT", "Ours")
     assert parse_spec(entry.spec)[1]["lr"] == 1.5e-3
 
 

@@ -19,6 +19,7 @@ from lmr.bench.plans.plan import Plan, list_plans, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import bench
 from lmr.bench.running.bench import run_bench
+from lmr.bench.running.pack import pack_runs
 from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.bench.running.workers import WorkerPool
 from lmr.cli.parser import parse
@@ -271,6 +272,20 @@ def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp
     assert lines[-1].startswith("Runs: 10, images: 100, passes of an image: ")
     assert all(" lmr bench --methods " in line for line in lines[:-1])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_leaves_out_what_is_finished(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """In the folder of runs, and in folders or packs that runs are taken from."""
+    words = ["--datasets", "photo-c", "--corruptions", "fog", "--images", "8", "--batch-sizes", "8"]
+    assert run_command("--methods", "zeroshot", *words, "--out", str(tmp_path / "runs")) is None
+    pack_runs([tmp_path / "runs"], tmp_path / "pack")
+    for where in (["--out", str(tmp_path / "runs")], ["--out", str(tmp_path), "--from", str(tmp_path / "pack")]):
+        capsys.readouterr()
+        assert run_command("--methods", "zeroshot", "tent", *words, *where, "--dry-run") is None
+        (run, total) = capsys.readouterr().out.splitlines()
+        assert "tent" in run
+        assert total.startswith("Runs: 1, images: 8,")
+        assert total.endswith(" 1 more are finished.")
 
 
 def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) -> None:

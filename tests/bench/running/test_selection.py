@@ -85,6 +85,13 @@ def test_one_choice_serves_all_parts_on_the_same_data(tmp_path: Path) -> None:
     assert {(task.batch_size, task.images, task.order) for task in tried} == {(8, 32, "shuffle"), (4, 24, "shuffle")}
 
 
+def test_a_grid_may_say_how_many_images_values_are_tried_on(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, f"images = 16\n{GRID}", images=None)
+    chosen, tried, _ = choose(plan)
+    assert {task.images for task in tried} == {16}
+    assert {task.images for task in list_tasks([chosen])} == {2000}
+
+
 def test_sets_without_the_extra_corruptions_keep_published_values(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, datasets=["photo", "photo-c"], corruptions="all")
     chosen, tried, messages = choose(plan)
@@ -109,6 +116,7 @@ def test_a_candidate_that_fails_is_not_chosen(tmp_path: Path) -> None:
         ("tent = 3\nlmr = 4\n", "list of tables"),
         ("tent = [{ lr = 1e-3 }, { lr = 1e-3 }]\n", "twice"),
         ("tent = [{ lr = 1e-4 }]\nlmr = [{ lr = 2e-3 }]\n", "always tried"),
+        (f"images = 0\n{GRID}", "positive number of images"),
         ("tent = [{ rate = 1 }]\nlmr = [{ lr = 2e-3 }]\n", "no argument 'rate'"),
         ("", "no method"),
         ("tent = [", "Cannot read the grid"),

@@ -216,11 +216,10 @@ def _check_order(values: Mapping[str, Any]) -> None:
 
 
 def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) -> tuple[MethodEntry, ...]:
-    """Read specs, or label -> spec, or a group of methods that ``expand_methods`` knows."""
-    if isinstance(given, Mapping):
-        pairs = [(str(label), spec) for label, spec in given.items()]
-    else:
-        pairs = [("", spec) for entry in _wrap(given) for spec in expand_methods(entry)]
+    """Read specs, label -> spec, and groups of methods that ``expand_methods`` knows."""
+    pairs: list[tuple[str, Any]] = []
+    for entry in _wrap(given):
+        pairs += entry.items() if isinstance(entry, Mapping) else [("", spec) for spec in expand_methods(entry)]
     found = [(label, *_find_file(spec, near)) for label, spec in pairs]
     for preset in presets:
         known = sorted({AUTO, *(name for method in list_methods() for name in find_method(method).card.presets)})

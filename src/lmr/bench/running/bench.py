@@ -143,6 +143,15 @@ def _open_folder(folder: Path) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
+def leave_out_finished(
+    tasks: Sequence[Task], folder: str | os.PathLike[str], sources: Sequence[str | os.PathLike[str]]
+) -> list[Task]:
+    """Return the tasks that have no row in ``folder`` or in ``sources``, folders of runs or packs, yet."""
+    folders = [folder, *sources] if (Path(folder) / "rows.jsonl").exists() else sources
+    finished = {row.run for one in folders for row in read_rows(one)[0]}
+    return [task for task in tasks if task.run not in finished]
+
+
 def _find_rows(folder: Path, tasks: Sequence[Task], log: Callable[[str], object]) -> dict[str, Row]:
     """Return the rows of tasks that are finished and have their samples."""
     if not (folder / "rows.jsonl").exists():

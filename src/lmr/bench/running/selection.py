@@ -92,7 +92,7 @@ def _make_trials(plans: Sequence[Plan], root: str | None) -> dict[tuple[Any, ...
             continue
         other, key = trials.get(_key(part)), _key(part)
         methods = dict.fromkeys([*(other.methods if other else ()), *itertools.chain(*_list_candidates(part).values())])
-        lengths = [own.images for own in (part, other) if own is not None]
+        lengths = [read_grid(str(part.select))[1] or part.images, *([other.images] if other else [])]
         images = None if None in lengths else max(length for length in lengths if length is not None)
         values: dict[str, Any] = dict(zip(SPLIT + SHARED, key, strict=True)) | {"seeds": part.seeds[:1]}
         trials[key] = Part(**values, methods=tuple(methods), corruptions=EXTRA, images=images)
@@ -102,7 +102,7 @@ def _make_trials(plans: Sequence[Plan], root: str | None) -> dict[tuple[Any, ...
 def _list_candidates(part: Part) -> dict[MethodEntry, list[MethodEntry]]:
     """Return each method of a part with its candidates: the published values first, then those of the grid."""
     assert part.select is not None
-    grid, found = read_grid(part.select), {}
+    (grid, _), found = read_grid(part.select), {}
     for entry in part.methods:
         name, values = parse_spec(entry.spec)
         if find_method(name).card.role is Role.BASELINE:

@@ -110,12 +110,12 @@ class BimodalMethod(GradientMethod):
 
     def _compare(self, raw: Tensor, prototypes: Tensor) -> Tensor:
         """Return logits [B, C] of image features [B, D] with unit prototypes [C, D]."""
-        return self.classifier.logits(F.normalize(raw, dim=-1) @ prototypes.to(raw.dtype).T)
+        return self.classifier.logits(self.classifier.cosines(F.normalize(raw, dim=-1), prototypes.to(raw.dtype)))
 
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        """Return logits with the adapted norms of both towers."""
+    def answer(self, images: Tensor, state: State, streams: Streams, text: Tensor | None = None) -> Tensor:
+        """Return logits with the adapted norms of both towers; with ``text`` the prompts have these norms [1, P]."""
         raw = self.tower.encode(images, state["norms"], streams)
-        with self.bank.serve(state["norms"]):
+        with self.bank.serve(state["norms"] if text is None else text):
             return self._compare(raw, self.text.all_prototypes(self.chunk))
 
     def export(self, state: State) -> AdaptedParameters:
