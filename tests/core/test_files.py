@@ -88,7 +88,7 @@ def test_text_comes_from_files_and_pipes(tmp_path: Path) -> None:
 def test_what_never_ends_or_never_begins_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmr.core.files._WRITER_SECONDS", 0.1)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="nothing is written to this pipe"):
+    with pytest.raises(OSError, match="nothing"):
         read_text(tmp_path / "pipe")
     with pytest.raises(OSError, match="more than 100,000,000 bytes"):
         read_text("/dev/zero")
