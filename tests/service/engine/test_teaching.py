@@ -97,15 +97,6 @@ def test_labels_change_no_other_stream(engine: Engine) -> None:
     assert not read_own(engine, "b")
 
 
-def test_the_same_label_again_changes_nothing(engine: Engine) -> None:
-    answer(engine, "a", 0)
-    status = teach(engine, "a", 1, [1, None, 2])
-    own = read_own(engine, "a")
-    again = teach(engine, "a", 1, [1, None, 2])
-    assert (again.taught, again.labelled, again.accuracy) == (status.taught, 2, status.accuracy)
-    assert all(torch.equal(value, own[key]) for key, value in read_own(engine, "a").items())
-
-
 def test_a_corrected_label_replaces_the_first(engine: Engine) -> None:
     """All is as if the second had been the first."""
     for stream in "ab":
@@ -230,15 +221,6 @@ def test_images_of_another_state_teach_nothing(engine: Engine, action: str) -> N
     assert teach(engine, "a", 2, [1, 1, 1]).taught == 3
 
 
-def test_a_state_with_labels_moves_to_another_stream(engine: Engine) -> None:
-    answer(engine, "a", 0)
-    teach(engine, "a", 1, [1, 1, None])
-    status = wait(engine, engine.write_state("b", wait(engine, engine.read_state("a"))))
-    assert (status.taught, status.estimated_labels) == (2, 2)
-    one, other = (ask(engine, StepRequest(stream, make_images("a", 1)))[0].answers for stream in "ab")
-    assert one == other
-
-
 def test_a_rollback_leaves_the_labels(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s")
     for k in range(6):
@@ -262,15 +244,3 @@ def test_labels_of_other_images_wait(engine: Engine) -> None:
     assert (found.taught, found.estimated_labels, found.estimated_accuracy) == (2, 0, None)
     assert found.outdated == pytest.approx(found.updated, abs=60)
     assert teach(engine, "a", 4, [1, *[None] * 29]).outdated is None
-
-
-def test_wrong_labels_are_refused_and_change_nothing(engine: Engine) -> None:
-    answer(engine, "a", 0)
-    before = engine.find("a")
-    refuse(engine, engine.add_labels("a", 2, [NAMES[0]]), "has no request 2")
-    refuse(engine, engine.add_labels("a", 1, [NAMES[0]]), "Expected 3 labels")
-    refuse(engine, engine.add_labels("a", 1, [NAMES[0], "cow", None]), "do not include 'cow'")
-    assert engine.find("a") == before
-    answer(engine, "a", 1, mode="answer")  # it has no number, so it cannot be labelled
-    refuse(engine, engine.add_labels("a", 2, [NAMES[0]] * 3), "has no request 2")
-    refuse(engine, engine.add_labels("b", 1, [NAMES[0]] * 3), "no stream 'b'", UnknownStream)
