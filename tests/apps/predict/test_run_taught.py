@@ -16,10 +16,9 @@ import lmr
 from lmr.apps.predict import taught
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary
-from lmr.cli import main
 from lmr.core.functional.offset import learn_offset
 from offset_reference import choose_start, fit_by_scipy
-from predict_runs import LABELS, TEXT, Crash, crash_at, draw_arrays, draw_pictures, read_lines
+from predict_runs import LABELS, Crash, crash_at, draw_arrays, draw_pictures, read_lines
 
 COUNT = 24
 USUAL = {"model": "photo", "method": "lmr"}
@@ -106,19 +105,6 @@ def test_second_pass_opens_no_image_again(
         patch.setattr(taught, "predict_images", fail)
         predict_images(pictures, LABELS, truth=truth, out=out, resume=True)
     assert out.read_bytes() == straight.read_bytes()
-
-
-def test_standard_output_and_csv(
-    pictures: Path, truth: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    words = ["predict", str(pictures), "--labels", TEXT, "--model", "photo", "--truth", str(truth)]
-    assert main(words) == 0
-    captured = capsysbinary.readouterr()
-    assert captured.out.count(b"\n") == COUNT
-    assert b"7 labels" in captured.err
-    assert main([*words, "--out", str(tmp_path / "out.csv")]) == 0
-    assert len((tmp_path / "out.csv").read_text().splitlines()) == COUNT + 1
-    assert main([*words, "--out", str(tmp_path / "out.csv")]) == 2  # it exists
 
 
 @pytest.mark.parametrize("places", [[4], [1, 2, 3], list(range(COUNT))])
