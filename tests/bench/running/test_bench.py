@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.bench.plans.plan import Plan, list_plans, parse_plan
+from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running import bench
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.row import Row, read_rows, read_samples
 from lmr.bench.running.workers import WorkerPool
@@ -239,26 +238,10 @@ def test_second_bench_in_a_folder_gets_a_sentence(tmp_path: Path, monkeypatch: p
         run_bench(make_plan(), tmp_path)
 
 
-def test_folder_that_cannot_be_made_gets_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(lmr.LmrError, match="Cannot use the folder"):
-        run_bench(make_plan(), tmp_path / "file" / "runs")
-    with pytest.raises(lmr.LmrError, match="at least one worker"):
-        run_bench(make_plan(), tmp_path / "runs", workers=0)
-
-
 def run_command(*words: str) -> str | None:
     options = parse(["bench", *words])
     complaint: str | None = options.run(options)
     return complaint
-
-
-def test_command_lists_plans(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("--list") is None
-    shown = capsys.readouterr().out
-    for name, title in list_plans().items():
-        assert f"{name} " in shown
-        assert title in shown
 
 
 def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -282,33 +265,6 @@ def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) 
     assert list_runs("photo-ablation-[dn]*", names[0]) == list_runs(*names)
     with pytest.raises(lmr.LmrError, match="no plan 'picket\\*'"):
         list_runs("picket*")
-
-
-def test_command_runs_and_complains_of_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--methods", "batclip", "--datasets", "photo-c", "--corruptions", "fog", "--images", "8"]
-    prompts = ["--set", 'prompts=[["a photo of a {}.", "a picture of a {}."]]', "--out", str(tmp_path)]
-    assert run_command(*words, *prompts) == "1 runs failed."
-    shown = capsys.readouterr()
-    assert "Failed: BATCLIP" in shown.err
-    assert shown.out == ""  # there is nothing to report
-
-
-def test_command_without_anything_gets_a_sentence() -> None:
-    with pytest.raises(lmr.LmrError, match="Say what to run"):
-        run_command()
-    with pytest.raises(lmr.LmrError, match="Without a plan, also give --datasets"):
-        run_command("--methods", "lmr")
-
-
-@pytest.mark.parametrize(("small", "workers"), [(True, 3), (False, 1)])
-def test_small_models_get_a_worker_per_core(small: bool, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "is_small_model", lambda *model: small)
-    monkeypatch.setattr(bench, "count_cores", lambda: 3)
-    assert bench.choose_workers(list_tasks([make_plan(methods="zeroshot")])) == workers
-
-
-def test_the_model_of_the_package_is_small() -> None:
-    assert lmr.load().is_small
 
 
 def test_rows_state_the_dataset_that_was_used_instead(tmp_path: Path) -> None:
