@@ -53,15 +53,6 @@ def test_bare_command_prints_the_help_with_every_command_in_its_group(capsys: py
         assert f"  {name:<12}{command.help}" in listed.splitlines()
 
 
-def test_help_names_every_kind_of_model(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("predict", "doctor"):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        text = " ".join(capsys.readouterr().out.split())
-        for word in ("hub name", "a folder of weights", "--dtype"):
-            assert word in text, (command, word)
-
-
 @pytest.mark.parametrize("words", [["--dtype", "int8"], ["--device"]])
 def test_wrong_model_options_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -71,26 +62,6 @@ def test_wrong_model_options_are_refused(words: list[str], capsys: pytest.Captur
 
 
 # Benchmarks: the commands are wired; what they do is tested beside the functions they call.
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["fetch", "cifar11"], "There is no dataset 'cifar11' to fetch. Did you mean"),
-        (["bench", "photos"], "photo"),
-        (["bench"], "Say what to run"),
-        (["bench", "--methods", "lmr"], "Without a plan, also give --datasets."),
-        (["report", "nowhere"], "nowhere"),
-        (["reproduce", "table-9"], "table-9"),
-    ],
-)
-def test_benchmark_commands_say_what_is_wrong(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    assert sentence in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 MINE = '''

@@ -235,3 +235,26 @@ def test_addresses_are_checked(url: str) -> None:
 def test_tokens_are_checked(token: str) -> None:
     with pytest.raises(LmrError, match="Expected a token"):
         lmr.Client("http://127.0.0.1:9", token)
+
+
+def test_images_to_label(service: ScriptedService, client: lmr.Client) -> None:
+    service.reply = {"images": [{"seq": 7, "image": 1, "images": 2, "b64": None, "of a newer service": 1}]}
+    (found,) = client.label_queue("a", 5)
+    assert (found.seq, found.image, found.images) == (7, 1, 2)
+    assert (service.seen[0].path, service.seen[0].query) == ("/v1/streams/a/label-queue", {"n": ["5"]})
+
+
+def test_labels_are_told(service: ScriptedService, client: lmr.Client) -> None:
+    service.reply = STATUS
+    client.labels("a", 3, ["dog", None])
+    client.labels("a", 3, ["dog"], teach=False)
+    assert service.seen[0].path == "/v1/streams/a/labels"
+    assert service.seen[0].body == b'{"seq":3,"labels":["dog",null],"teach":true}'
+    assert service.seen[1].body == b'{"seq":3,"labels":["dog"],"teach":false}'
+
+
+def test_empty_requests_are_refused(client: lmr.Client) -> None:
+    with pytest.raises(LmrError, match="at least one image"):
+        client.step("a", [])
+    with pytest.raises(LmrError, match="name of a stream"):
+        client.step("", IMAGE)

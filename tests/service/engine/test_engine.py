@@ -885,3 +885,47 @@ def test_every_answer_is_of_one_set_of_classes_while_they_change() -> None:
                 seen.add(names)
     assert len(seen) == 2
     engine.close()
+
+
+def test_method_that_grows_is_refused() -> None:
+    with pytest.raises(LmrError, match="ecalp grows without bound"):
+        make_engine(spec="ecalp", resident=1)
+    with pytest.raises(LmrError, match="Expected the names of 6 classes, got 1"):
+        Engine(make_method(), ["one"], ServiceSettings())
+
+
+def test_service_that_is_stopped_says_so_before_images_are_decoded() -> None:
+    engine = make_engine(queue_images=4, max_images=4)
+    engine.submit(make_request("a", 0, 4))
+    engine.drain(0)
+    with pytest.raises(NotReady):
+        engine.check_room("a", None)
+
+
+def test_unwatched_method_can_be_reset_alone() -> None:
+    engine = make_engine(watch=None)
+    ask(engine, make_request("a", 0))
+    refuse(engine, engine.act("a", "rollback"), CannotDo, "needs a watch; start the service with --watch")
+    status = wait(engine, engine.act("a", "reset"))
+    assert (status.health, status.adapts) == ("unwatched", True)
+
+
+def test_damaged_stream_can_be_deleted_and_harms_no_other(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", resident=1)
+    ask(engine, make_request("a", 0), make_request("b", 0))
+    engine._store._writer.execute("UPDATE states SET content = x'00' WHERE stream = 1")
+    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1))
+    refuse(engine, bad, StreamDamaged, "What is stored of stream 'a' is damaged .*checksum.*delete the stream")
+    assert good.result(0).seq == 2
+    assert wait(engine, engine.act("a", "delete")).health == "deleted"
+    assert ask(engine, make_request("a", 0))[0].seq == 1
+    engine.close()
+
+
+def test_listener_that_fails_does_no_harm() -> None:
+    engine, reports = make_engine(), []
+    engine.listen(lambda report: 1 / 0)  # type: ignore[arg-type,return-value]
+    engine.listen(reports.append)
+    ask(engine, make_request("a", 0), make_request("b", 0, mode="answer"))
+    assert [(one.images, one.streams, one.steps) for one in reports] == [(6, 2, 1)]
+    assert reports[0].commit_seconds is not None

@@ -194,3 +194,17 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = hypothesis_settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+def test_late_and_dropped_jobs_wait_no_longer() -> None:
+    scheduler = make()
+    first, second = add(scheduler, "a", deadline=1.0), add(scheduler, "a", 5, deadline=2.0)
+    third = add(scheduler, "b", 3)
+    assert scheduler.expire(0.9) == []
+    assert scheduler.expire(1.0) == [first]
+    assert scheduler.drop(third)
+    assert not scheduler.drop(third)
+    assert scheduler.streams == {"a"}
+    assert (scheduler.images, scheduler.requests, scheduler.count("a")) == (5, 1, 1)
+    assert scheduler.clear() == [second]
+    assert (scheduler.images, scheduler.find_next_time()) == (0, None)
