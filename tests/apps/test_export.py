@@ -379,3 +379,9 @@ def test_a_state_never_names_a_file_of_code(state: Path, root: Path, tmp_path: P
         write_state(tmp_path / "other.state", tensors, facts | {"spec": spec})
         with pytest.raises(lmr.LmrError, match=r"--method FILE\.py:NAME"):
             export_state(tmp_path / "other.state", tmp_path / "out", NAMES, model=str(root / "huggingface"))
+
+
+def test_a_method_of_another_model_is_refused(backbone: lmr.Backbone, root: Path, tmp_path: Path) -> None:
+    other = lmr.load(root / "siglip")
+    with pytest.raises(lmr.LmrError, match="got another classifier"):
+        lmr.export(lmr.create("tent", other.classifier(NAMES)), backbone, tmp_path / "out")

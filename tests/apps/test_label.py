@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+import uvicorn
 from PIL import Image
 from starlette.testclient import TestClient
 
@@ -14,9 +16,11 @@ from lmr.apps.label import (
     Estimator,
     LabelSession,
     describe_labels,
+    label_folder,
     label_in_terminal,
     make_label_app,
 )
+from lmr.apps.method_options import LabelOptions
 
 NAMES = ["cat", "dog", "pickup truck"]
 
@@ -181,3 +185,19 @@ def test_secret_address(folder: Path) -> None:
     client = TestClient(make_label_app(start(folder), None, "/secret"), base_url="http://192.168.1.9")
     assert client.get("/state").status_code == 404
     assert client.get("/secret/state").json()["total"] == 6
+
+
+def test_an_interrupt_is_the_usual_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        sockets[0].close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uvicorn.Server, "run", interrupt)
+    options = LabelOptions(labels=NAMES, out=folder.parent / "labels.csv", estimate=False, port=0)
+    assert "0 labels" in label_folder(folder, options)
+
+
+def test_folder_without_images_is_refused(tmp_path: Path) -> None:
+    options = LabelOptions(labels="cat,dog", out=tmp_path / "labels.csv", terminal=True, estimate=False)
+    with pytest.raises(LmrError, match="no image"):
+        label_folder(tmp_path, options)

@@ -289,3 +289,13 @@ def test_bad_weather_is_the_corruption_of_the_benchmarks() -> None:
     index = np.random.default_rng([1, 90]).integers(0, 2000, FRAMES)
     expected = corrupt_batch(clear, "fog", 5, seed=1, indices=index, constants="cifar")
     assert np.array_equal(foggy, expected)
+
+
+def test_a_refusal_ends_a_camera_and_is_kept() -> None:
+    with run_scripted_service() as service:
+        service.script = [401]
+        cameras = DemoCameras(service.url, scripts=[CameraScript("cam-a", "", "fog", 0)])
+        cameras.start()
+        cameras._threads[0].join(60)
+        cameras.stop()
+    assert "refused the token" in str(cameras.failures[0])

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import lmr
+from lmr.apps.model_options import read_labels
 from lmr.apps.predict.results import ImageAnswer, ResultFile, format_csv
 from lmr.apps.predict.run import hold_path
 from lmr.cli import main
@@ -319,3 +320,20 @@ def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
         assert second.recover(first.offset, first.digest) == [("a.png", None, "x:y"), ("b\n.png", None, None)]
         assert (second.offset, second.digest) == (first.offset, first.digest)
     assert format_csv(answers[0], 2) == b'a.png,,,x:y,0.750000,0.500000,x:y:0.750000,"q,"":0.250000",\n'
+
+
+def test_the_same_from_python(here: Path) -> None:
+    draw_pictures(here / "a", range(2))
+    for options, sentence in [
+        ({"resume": True, "overwrite": True, "out": "o.jsonl"}, "Choose between --resume"),
+        ({"resume": True}, "Only a run that writes to a file can be resumed"),
+    ]:
+        with pytest.raises(lmr.LmrError, match=sentence):
+            predict_images("a", LABELS, **options)  # type: ignore[arg-type]
+    with pytest.raises(lmr.LmrError, match="There is nothing to label"):
+        predict_images([], LABELS)
+    with pytest.raises(lmr.LmrError, match="Expected class names as texts"):
+        read_labels([1, 2])  # type: ignore[list-item]
+    assert read_labels(" a, b c ,d ") == ["a", "b c", "d"]
+    (here / "a,b").write_text("crane, bird\nring\n")
+    assert read_labels("a,b") == read_labels(here / "a,b") == ["crane, bird", "ring"]

@@ -16,9 +16,10 @@ import lmr
 from lmr.apps.predict import taught
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary
+from lmr.cli import main
 from lmr.core.functional.offset import learn_offset
 from offset_reference import choose_start, fit_by_scipy
-from predict_runs import LABELS, Crash, crash_at, draw_arrays, draw_pictures, read_lines
+from predict_runs import LABELS, TEXT, Crash, crash_at, draw_arrays, draw_pictures, read_lines
 
 COUNT = 24
 USUAL = {"model": "photo", "method": "lmr"}
@@ -135,3 +136,16 @@ def test_what_does_not_fit_is_refused(pictures: Path, truth: Path, tmp_path: Pat
     with pytest.raises(lmr.LmrError):
         predict_images(pictures, LABELS, **{"truth": truth, "out": tmp_path / "out.jsonl"} | more)
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_standard_output_and_csv(
+    pictures: Path, truth: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    words = ["predict", str(pictures), "--labels", TEXT, "--model", "photo", "--truth", str(truth)]
+    assert main(words) == 0
+    captured = capsysbinary.readouterr()
+    assert captured.out.count(b"\n") == COUNT
+    assert b"7 labels" in captured.err
+    assert main([*words, "--out", str(tmp_path / "out.csv")]) == 0
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == COUNT + 1
+    assert main([*words, "--out", str(tmp_path / "out.csv")]) == 2  # it exists

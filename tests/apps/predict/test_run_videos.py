@@ -207,3 +207,11 @@ def test_interruption_does_not_wait_for_frames_that_are_passed_over(
     monkeypatch.setattr(video, "_open_capture", lambda path: LongVideo())
     crash_at_step(1, ["v.avi"], **MODEL, every=10**6, batch_size=1)
     assert grabbed[0] < 5000
+
+
+def test_options_that_nothing_needs_are_refused(here: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="--every is for videos, and there are none among the sources"):
+        predict_images("a", LABELS, **MODEL, every=2, out="o.jsonl")
+    with pytest.raises(lmr.LmrError, match="--column is for"):
+        predict_images(["a", "v.avi"], LABELS, **MODEL, column="path", out="o.jsonl")
+    assert not list(here.glob("*o.jsonl*"))

@@ -247,3 +247,18 @@ def test_column_that_is_missing_or_empty_is_refused(here: Path) -> None:
         split_streams(["list.csv"], "column:camera")
     with pytest.raises(LmrError, match="one column 'cam'"):
         split_streams(["list.csv"], "column:cam")
+
+
+@pytest.mark.parametrize(
+    ("stream_by", "sentence"),
+    [
+        ("(", "Expected folder, column:NAME or a regular expression"),
+        ("cam", "which has 0 groups"),
+        ("(a)(b)", "which has 2 groups"),
+        ("(b)/img", "finds no stream in 'cams/a/img0"),
+        ("column:x", "is for .csv lists"),
+    ],
+)
+def test_unclear_streams_are_refused(cameras: Path, stream_by: str, sentence: str) -> None:
+    with pytest.raises(LmrError, match=sentence):
+        split_streams(["cams"], stream_by)
