@@ -383,3 +383,9 @@ def test_paths_pixels_and_repeated_names_get_a_message() -> None:
             method.step(paths)  # type: ignore[arg-type]
     with pytest.raises(lmr.LmrError, match="0 to 255"):
         method.step(torch.randint(0, 256, (2, 3, 32, 32)).float())
+
+
+@pytest.mark.parametrize("count", [0, CLASSES - 1, CLASSES + 1])
+def test_wrong_number_of_names_gets_a_sentence(count: int, encoder: nn.Module, prototypes: Tensor) -> None:
+    with pytest.raises(lmr.LmrError, match=f"one name for each of the 4 prototypes, got {count} names"):
+        lmr.ZeroShot(encoder, prototypes, names=["x"] * count)

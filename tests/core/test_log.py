@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 import lmr
 from lmr.cli import main
 from lmr.core import registry
-from lmr.core.log import LOGGER
+from lmr.core.log import LOGGER, hide_logs
 from pocket import load_pocket
 
 
@@ -77,3 +78,13 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.L
     with caplog.at_level(logging.INFO, "lmr"):
         load_pocket().classifier(["red ring", "blue star"], cache=tmp_path / "file" / "folder")
     assert "Prototypes cannot be cached" in caplog.text
+
+
+def test_logs_can_be_hidden_for_one_thread(caplog: pytest.LogCaptureFixture) -> None:
+    with hide_logs():
+        LOGGER.warning("hidden")
+        other = threading.Thread(target=LOGGER.warning, args=("of another thread",))
+        other.start()
+        other.join()
+    LOGGER.warning("after")
+    assert [record.getMessage() for record in caplog.records] == ["of another thread", "after"]

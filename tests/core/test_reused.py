@@ -211,3 +211,11 @@ def test_images_of_no_class_stay_unknown() -> None:
     assert last.reused.any()
     assert last.unknown.all()
     assert torch.allclose(last.scores, answers[0].scores[:1].expand(8), atol=0.1)  # type: ignore[index]
+
+
+def test_a_limit_of_zero_reuses_nothing() -> None:
+    method = make(limit=0.0)
+    assert all(method.step(part).reused is None for part in draw("still").split(8))
+    for limit in (-1.0, float("nan"), "x"):
+        with pytest.raises(lmr.LmrError, match="limit"):
+            make(limit=limit)  # type: ignore[arg-type]

@@ -277,3 +277,10 @@ def test_rows_state_the_dataset_that_was_used_instead(tmp_path: Path) -> None:
     assert "--datasets photo-c " in row.command
     assert screen.getvalue().count("'photo-c' is used instead, 2,000 images. `lmr fetch cifar10-c` gets it.") == 1
     assert screen.getvalue().count("'cifar100-c' is not in") == 1
+
+
+def test_command_without_anything_gets_a_sentence() -> None:
+    with pytest.raises(lmr.LmrError, match="Say what to run"):
+        run_command()
+    with pytest.raises(lmr.LmrError, match="Without a plan, also give --datasets"):
+        run_command("--methods", "lmr")

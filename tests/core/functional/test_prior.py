@@ -77,3 +77,15 @@ def test_counts_become_shares_with_pseudo_images() -> None:
     assert shares[0].tolist() == [0.25] * 4
     part = PSEUDO_IMAGES / 4
     assert shares[1].tolist() == pytest.approx([(c + part) / (12.5 + PSEUDO_IMAGES) for c in (10.0, 0.0, 2.5, 0.0)])
+
+
+@pytest.mark.parametrize("prior", [(1.0, 2.0), (1.0,) * 5])
+def test_every_class_needs_a_share(prior: tuple[float, ...]) -> None:
+    with pytest.raises(LmrError, match=f"for each of the 4 classes as the prior, got {len(prior)} numbers"):
+        parse_prior(prior, PROTOTYPES)
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
+def test_shares_are_finite_and_not_negative(bad: float) -> None:
+    with pytest.raises(LmrError, match="shares of at least 0 with a positive sum"):
+        parse_prior((1.0, bad, 1.0, 1.0), PROTOTYPES)
