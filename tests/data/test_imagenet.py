@@ -319,3 +319,9 @@ def test_real_photographs() -> None:
     folder = FOLDER / "imagenet-sample-224"
     names = sorted(path.name.partition("_")[0] for path in folder.iterdir())
     assert names == list(read_imagenet())
+
+
+def test_folder_without_imagenet_c_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "imagenet-c" / "fog").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"Expected folders such as gaussian_noise/5/n01440764"):
+        open_imagenet_c("imagenet-c", tmp_path)

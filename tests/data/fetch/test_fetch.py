@@ -33,7 +33,7 @@ from lmr.data.cifar import read_checksums
 from lmr.data.domains import DOMAIN_SETS
 from lmr.data.fetch.archives import download_file, unpack_archive
 from lmr.data.fetch.check import check_set
-from lmr.data.fetch.fetch import fetch_set
+from lmr.data.fetch.fetch import fetch_set, find_source
 from lmr.data.fetch.sources import SOURCES, Archive, SetSource
 from lmr.data.names import read_imagenet, read_list
 from real_data import FOLDER
@@ -593,3 +593,18 @@ def test_check_of_corrupted_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert check_set("imagenet-c-5000", tmp_path) == [
         f"'{tmp_path / 'fog' / '3'}' lacks 1 of the 5,000 images, for example {LISTED[4]}."
     ]
+
+
+def test_check_of_other_folders(tmp_path: Path) -> None:
+    assert "There is no folder" in check_set("imagenet-a", tmp_path / "no")[0]
+    assert "no image in class folders" in check_set("imagenet-a", tmp_path)[0]
+    (tmp_path / "imagenet-r" / "stranger").mkdir(parents=True)
+    assert "'stranger' is not a class" in check_set("imagenet-r", tmp_path)[0]
+    assert "Expected folders such as gaussian_noise/5" in check_set("imagenet-c", tmp_path)[0]
+    assert "No file of CIFAR-10" in check_set("cifar10", tmp_path)[0]
+
+
+def test_sets_that_lmr_does_not_fetch_say_where_they_are() -> None:
+    for name, noun in ((next(iter(EMBEDDED_SETS)), "come with lmr"), ("pacs", "--root")):
+        with pytest.raises(ValueError, match=noun):
+            find_source(name)
