@@ -125,3 +125,9 @@ def test_repr_says_what_the_model_is(folder: Path) -> None:
     assert repr(half) == (
         f"Backbone({str(folder)!r}, width {width}, {side}x{side} -> {maker.FEATURES} features, cpu, bfloat16)"
     )
+
+
+@pytest.mark.parametrize("name", [None, 3, b"photo", ["photo"]])
+def test_what_is_no_name_gets_a_message(name: Any) -> None:
+    with pytest.raises(lmr.LmrError, match="Expected the name or the path of a model"):
+        lmr.load(name)

@@ -148,3 +148,17 @@ def test_tokens_of_clip_may_be_parts_of_words(tmp_path: Path) -> None:
     tight = CausalTokenizer(tokenizer.tokenizer, 9, WORDS - 1)
     with pytest.raises(lmr.LmrError, match="context"):
         ContextTokenizer(tight)("a photo of a", ["great white shark of the sea", "kite"])
+
+
+def test_single_template_is_not_taken_for_a_file() -> None:
+    with pytest.raises(lmr.LmrError, match="single text; put it in a list"):
+        write_prompts(NAMES, "a photo of a {}.")
+
+
+@pytest.mark.parametrize("given", [None, 3])
+def test_what_is_no_list_gets_a_message(given: Any) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; omit it for 'a photo of a {{}}\.'"):
+        write_prompts(NAMES, given)
+    with pytest.raises(lmr.LmrError, match=f"list of class names, got {given}"):
+        lmr.load().classifier(given)
+    assert write_prompts((name for name in NAMES), (text for text in ["{}"])) == write_prompts(NAMES, ["{}"])
