@@ -604,7 +604,33 @@ def test_check_of_other_folders(tmp_path: Path) -> None:
     assert "No file of CIFAR-10" in check_set("cifar10", tmp_path)[0]
 
 
-def test_sets_that_lmr_does_not_fetch_say_where_they_are() -> None:
-    for name, noun in ((next(iter(EMBEDDED_SETS)), "come with lmr"), ("pacs", "--root")):
-        with pytest.raises(ValueError, match=noun):
+def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() is None
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown] == list(SOURCES)
+    with pytest.raises(ValueError, match="Did you mean 'cifar10-c'"):
+        run("cifar10c")
+    for words, sentence in (
+        (["--check", "."], "Give the name of a dataset: lmr fetch NAME --check DIR."),
+        (["--make"], "Give the name of a dataset: lmr fetch NAME --make."),
+        (["cifar10-c", "--make", "--check", "."], "give one of them"),
+        (["cifar10", "cifar100", "--check", "."], "one dataset at a time; got cifar10, cifar100"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            run(*words)
+    for name in EMBEDDED_SETS:
+        with pytest.raises(ValueError, match=f"The images of '{name}' come with lmr; there is nothing to fetch"):
             find_source(name)
+    with pytest.raises(ValueError, match=r"lmr does not fetch 'pacs'; place it under --root as pacs/DOMAIN/CLASS"):
+        find_source("pacs")
+
+
+def test_command_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "CIFAR-10-C").mkdir()
+    complaint = run("cifar10-c", "--check", str(tmp_path))
+    shown = capsys.readouterr().out
+    assert complaint == f"The dataset 'cifar10-c' in '{tmp_path}' is incomplete or incorrect."
+    assert shown.count("is missing.") == 16
+    if (FOLDER / "cifar100_test.npz").is_file():
+        assert run("cifar100", "--check", str(FOLDER)) is None
+        assert "complete and correct" in capsys.readouterr().out
