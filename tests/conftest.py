@@ -41,8 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts a database or a browser as slow."""
     for item in items:
-        kind = getattr(item, "callspec", None) and item.callspec.params.get("kind")  # type: ignore[attr-defined]
-        if kind == "postgres" or {"postgres", "browser"} & set(getattr(item, "fixturenames", ())):
+        values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if "postgres" in map(str, values) or {"postgres", "browser"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
 
 

@@ -210,38 +210,6 @@ def test_core_needs_torch_alone() -> None:
     assert {one for one in outside if one[1] not in known} <= others
 
 
-def test_wrong_arrows_are_found(tmp_path: Path) -> None:
-    """The walker itself: every way to write an import, in a small house of its own."""
-    root = tmp_path / "lmr"
-    texts = {
-        "__init__.py": "",
-        "cli.py": "import lmr.bench.running.run",
-        "core/__init__.py": "",
-        "core/one.py": "from lmr.core.two import x\nfrom . import two\nfrom .two import y\nimport torch.nn",
-        "core/two.py": "def f():\n    from lmr.data import folder",
-        "core/three.py": "from ..data import folder",
-        "core/four.py": "import lmr",
-        "core/five.py": "from lmr import load",
-        "methods/six.py": "import lmr.methods.seven",
-        "methods/seven.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lmr.models import load",
-        "models/load.py": "from lmr.data import folder",
-        "data/folder.py": "from lmr.core.errors import LmrError",
-        "bench/run.py": "from lmr.data import folder\nimport lmr.core.one\nfrom lmr.apps import predict",
-        "apps/predict.py": "from lmr import data",
-        "attic/old.py": "",
-    }
-    for name, text in texts.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    found = {name: len(find_wrong_arrows(root / name, root)) for name in texts}
-    wrong = {name for name, count in found.items() if count}
-    assert wrong == {
-        "core/two.py", "core/three.py", "core/four.py", "core/five.py", "methods/seven.py",
-        "models/load.py", "bench/run.py", "attic/old.py",
-    }  # fmt: skip
-    assert set(found.values()) == {0, 1}
-
-
 # What ``import lmr`` brings, in fresh processes.
 
 
@@ -277,51 +245,3 @@ def test_public_names_are_all_there() -> None:
         assert getattr(lmr, name).__module__.startswith(lmr._PLACES[name]), name
     with pytest.raises(AttributeError, match="module 'lmr' has no attribute 'laod'"):
         _ = lmr.laod  # type: ignore[attr-defined]
-
-
-PUBLIC_PLACES = [
-    "from lmr import Method, Preset, create, load, register",
-    "from lmr import list_images, open_image",
-    "from lmr.data.corruptions import CONSTANTS, CORRUPTIONS, EXTRA",
-    "from lmr.core.method import Method",
-    "from lmr.core.prediction import Prediction, Step",
-    "from lmr.core.registry import create, find_method, list_methods, register",
-    "from lmr.core.text import TextSide",
-    "from lmr.core.classifier import ZeroShot",
-    "from lmr.core.errors import LmrError",
-    "from lmr.cli import main",
-    "from lmr import *\nimport lmr\nassert set(lmr.__all__) <= set(globals())",
-]
-FORKS = """
-import json, os, sys
-import torch  # takes seconds to import, and knows nothing of lmr
-assert not [name for name in sys.modules if name.startswith("lmr")]
-for number, program in enumerate(json.loads(sys.argv[1])):
-    sys.stdout.flush()
-    if (child := os.fork()) == 0:
-        exec(program, {})
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    print(number, os.waitstatus_to_exitcode(status))
-"""
-
-
-def test_public_places_are_found_first_of_all() -> None:
-    """Each in a process that has imported nothing else of lmr, so that no other import can have prepared it."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS, json.dumps(PUBLIC_PLACES)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    expected = "".join(f"{number} 0\n" for number in range(len(PUBLIC_PLACES)))
-    assert (done.stdout, done.stderr, done.returncode) == (expected, "", 0)
-
-
-def test_version_is_read_without_torch() -> None:
-    path = ROOT / "version.py"
-    names: dict[str, str] = {}
-    exec(path.read_text(encoding="utf-8"), names)
-    assert names["__version__"] == lmr.__version__
-    assert list(find_imports(path, ROOT)) in ([], ["__future__.annotations"])

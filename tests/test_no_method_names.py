@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import lmr
 from lmr.core.registry import find_method_file
 
@@ -85,28 +83,3 @@ def test_no_code_knows_a_method_by_name() -> None:
     found = {path: list(find_names(ast.parse(path.read_text(encoding="utf-8")), names)) for path in FILES}
     assert {path.relative_to(ROOT).as_posix(): lines for path, lines in found.items() if lines} == {}
     assert found
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "method.name == 'ecalp'", "name in ('tent', 'eta')", "PASSES = {'mint': 2}", "label = 'BATCLIP'",
-        "name != 'lmr'", "x = ('lmr', 'plain')", "create('lmr', clip)", "ours = 'lmr'", "{'lmr': 2}", "rows['lmr']",
-        "create('lmr(pmr=False)', clip)", "{'method': 'lmr'}", "def f(name='lmr'): pass", "['lmr', name]",
-    ],
-)  # fmt: skip
-def test_names_are_found(code: str) -> None:
-    assert len(list(find_names(ast.parse(code), list_names()))) >= 1
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "'''TENT is a method.'''", "'tent'", "versions = {'lmr': __version__}", "content = {'lmr': RESULTS_VERSION}",
-        "words = ['lmr', 'bench', '--methods']", "path = home / '.cache' / 'lmr'", "ArgumentParser(prog='lmr')",
-        "def predict(method='lmr'): pass", "add('--method', default='lmr')", "error = 'use lmr(pmr=False) instead'",
-        "self._require_not_negative('eta')",
-    ],
-)  # fmt: skip
-def test_what_is_no_name_of_a_method_is_left_alone(code: str) -> None:
-    assert list(find_names(ast.parse(code), list_names())) == []

@@ -42,7 +42,7 @@ def answer(path: Path, images: Tensor) -> Tensor:
     return torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
 
 
-@pytest.mark.parametrize("form", ["clip", "siglip"])
+@pytest.mark.parametrize("form", ["clip", pytest.param("siglip", marks=pytest.mark.slow)])
 def test_logits_through_onnxruntime_are_those_of_predict(form: str, tmp_path: Path) -> None:
     if form == "clip":
         maker.write_huggingface(maker.make_model("quick_gelu"), tmp_path / "model")

@@ -141,12 +141,6 @@ def test_page_is_for_this_machine(client: TestClient) -> None:
     assert client.get("/image/99").status_code == 404
 
 
-def test_secret_address(folder: Path) -> None:
-    client = TestClient(make_label_app(start(folder), None, "/secret"), base_url="http://192.168.1.9")
-    assert client.get("/state").status_code == 404
-    assert client.get("/secret/state").json()["total"] == 6
-
-
 def test_terminal(folder: Path) -> None:
     (folder / "2.png").rename(folder / "2\x1b[2J.png")
     session = start(folder)
@@ -162,16 +156,6 @@ def test_terminal(folder: Path) -> None:
 
     label_in_terminal(session, None, ask)
     assert session.labels == {order[0]: "dog", order[1]: "pickup truck", order[3]: "cat"}
-
-
-def test_an_interrupt_is_the_usual_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: uvicorn.Server, sockets: list[socket.socket]) -> None:
-        sockets[0].close()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(uvicorn.Server, "run", interrupt)
-    options = LabelOptions(labels=NAMES, out=folder.parent / "labels.csv", estimate=False, port=0)
-    assert "0 labels" in label_folder(folder, options)
 
 
 def test_terminal_ends_with_the_estimate_and_a_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,6 +213,22 @@ def test_estimator_works_beside_the_page(folder: Path) -> None:
         estimator.thread.join(0.01)
     estimator.stop()
     assert "5 labelled: frozen 100 %" in estimator.text
+
+
+def test_secret_address(folder: Path) -> None:
+    client = TestClient(make_label_app(start(folder), None, "/secret"), base_url="http://192.168.1.9")
+    assert client.get("/state").status_code == 404
+    assert client.get("/secret/state").json()["total"] == 6
+
+
+def test_an_interrupt_is_the_usual_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        sockets[0].close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uvicorn.Server, "run", interrupt)
+    options = LabelOptions(labels=NAMES, out=folder.parent / "labels.csv", estimate=False, port=0)
+    assert "0 labels" in label_folder(folder, options)
 
 
 def test_folder_without_images_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from PIL import Image
 import checkpoint_maker as maker
 import lmr
 from lmr.apps.model_options import add_prior, choose_prompts
-from lmr.apps.options import ModelOptions
 from lmr.cli import main
 from lmr.core.placement import place_tower
 from lmr.core.spec import parse_spec
@@ -97,22 +96,6 @@ def test_prompts_and_templates_exclude_each_other(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(lmr.LmrError, match="Cannot read the prompts"):
             choose_prompts(None, path)
-
-
-def test_options_reach_the_loader(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr("lmr.models.load", lambda model, **options: asked.update(options, model=model))
-    ModelOptions().load("a")
-    assert asked == {"model": "a", "device": "cpu", "dtype": None}
-    asked.clear()
-    ModelOptions("cpu", "bfloat16").load("b")
-    assert asked == {
-        "model": "b",
-        "device": "cpu",
-        "dtype": torch.bfloat16,
-    }
-    with pytest.raises(lmr.LmrError, match="float32, bfloat16, float16"):
-        ModelOptions(dtype="int8").load("c")
 
 
 def test_prior_becomes_an_argument_of_the_method(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import checkpoint_maker as maker
 import lmr
 from lmr.apps import reproduce as module
 from lmr.bench.plans.plan import Plan, list_plans, read_plan
-from lmr.bench.plans.task import list_tasks
-from lmr.bench.running.bench import BenchResult, Failure
+from lmr.bench.running.bench import BenchResult
 from lmr.bench.running.row import Row
 from lmr.cli.parser import parse
 from lmr.data.provenance import describe_made
@@ -215,31 +214,3 @@ def test_the_quick_form_shows_the_published_numbers(
     assert "(paper: openai/clip-vit-base-patch16)" in shown.out
     assert "reproduced" not in shown.out
     assert (tmp_path / "runs" / "report" / "index.html").is_file()
-
-
-def test_runs_of_the_quick_form_that_fail_are_a_complaint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shortened: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(plan: Plan, folder: str, **given: Any) -> BenchResult:
-        tasks = list_tasks([plan], given["root"])
-        return BenchResult([], [Failure(task, "no memory") for task in tasks], 0, 1.0)
-
-    monkeypatch.setattr(module, "run_bench", fail)
-    words = ["cifar10-c", "--quick", "--out", str(tmp_path / "runs"), "--root", str(tmp_path)]
-    assert run_command(*words) == "4 runs failed."
-    assert "no memory" in capsys.readouterr().err
-
-
-def test_a_table_without_a_quick_form_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match="'imagenet-c' has no quick form; these have one: cifar10-c"):
-        run_command("imagenet-c", "--quick", "--out", str(tmp_path))
-    assert set(module.QUICK_PLANS) <= set(read_tables())
-    assert set(module.QUICK_PLANS.values()) <= set(list_plans())
-
-
-def test_methods_and_corruptions_of_the_quick_form_are_in_its_table() -> None:
-    for name, quick in module.QUICK_PLANS.items():
-        table = find_published(name)
-        for part in read_plan(quick).parts:
-            assert all(table.find(entry.spec) for entry in part.methods)
-            assert set(part.corruptions) <= set(table.columns)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import os
@@ -23,7 +22,6 @@ from lmr.apps.method_options import MethodOptions
 from lmr.apps.options import ServerOptions
 from lmr.apps.serve import (
     ServingPlan,
-    check_packages,
     choose_token,
     create_served,
     keep_freed_memory,
@@ -51,11 +49,6 @@ def test_method_has_its_values_for_the_classes() -> None:
     assert method.gamma0 == 0.3  # type: ignore[attr-defined]
     assert create_served("lmr(gamma0=2)", lmr.load().classifier(NAMES), 1).gamma0 == 2.0  # type: ignore[attr-defined]
     assert create_served("zeroshot", lmr.load().classifier(NAMES), 1).spec == "zeroshot()"
-
-
-def test_method_whose_state_grows_is_refused() -> None:
-    with pytest.raises(LmrError, match=r"The state of ecalp grows with every image .* choose another method"):
-        create_served("ecalp", lmr.load().classifier(NAMES), 1)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
@@ -89,13 +82,6 @@ def test_weak_tokens(content: str, tmp_path: Path) -> None:
         choose_token("127.0.0.1", tmp_path / "token")
     with pytest.raises(LmrError, match="Cannot read the token"):
         choose_token("127.0.0.1", tmp_path / "missing")
-
-
-def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_packages()
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(LmrError, match=r"lmr serve needs uvicorn; install it with: pip install 'lmr\[serve\]'"):
-        check_packages()
 
 
 def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
@@ -160,11 +146,6 @@ def test_process_that_still_loads_is_ended_at_once(monkeypatch: pytest.MonkeyPat
     assert codes == [0]
 
 
-def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
-    keep_freed_memory()
-
-
 @needs_broker
 def test_answers_are_published(tmp_path: Path) -> None:
     """From the image of a client to the message of a broker."""
@@ -189,24 +170,6 @@ def test_answers_are_published(tmp_path: Path) -> None:
         with Subscriber(broker) as later:
             assert later.last["lmr/available"] == "offline"
     assert labels[0] == labels[1]
-
-
-def test_store_of_the_old_default_is_refused_with_how_to_go_on(tmp_path: Path) -> None:
-    classifier, watch = lmr.load().classifier(NAMES), WatchSettings()
-    for spec, shown in (("lmr", "lmr"), ("lmr(lr=0.5)", "'lmr(lr=0.5)'")):
-        path = tmp_path / f"{spec}.sqlite"
-        store = open_store(f"sqlite:{path}", create_served(spec, classifier, 2), watch)
-        assert store is not None
-        store.close()
-        with pytest.raises(LmrError) as refused:
-            open_store(f"sqlite:{path}", create_served(MethodOptions.method, classifier, 2), watch)
-        assert str(refused.value) == (
-            f"The store {str(path)!r} belongs to the method {spec}, not to steady; give "
-            f"--method {shown} to go on with it, or another --store to start anew."
-        )
-        again = open_store(f"sqlite:{path}", create_served(spec, classifier, 2), watch)
-        assert again is not None
-        again.close()
 
 
 def test_names_of_an_earlier_run_are_shown_escaped() -> None:
@@ -265,6 +228,7 @@ def test_classes_are_changed_over_http_and_stay_changed(tmp_path: Path) -> None:
     assert len(found) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_database_that_goes_away_is_told_and_comes_back() -> None:
     """What was acknowledged is there, and the service was not started again."""

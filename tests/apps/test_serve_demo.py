@@ -33,7 +33,6 @@ from lmr.apps.serve_demo import (
 from lmr.cli import main
 from lmr.core.answer import Answer
 from lmr.core.errors import LmrError
-from lmr.data.corruptions import CORRUPTIONS, EXTRA
 from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
@@ -113,12 +112,6 @@ def test_ctrl_c_ends_it_with_the_table_too_and_it_can_have_a_token(
     thread.join(60)
     assert "refused the token" in refusals[0]
     assert set(read_table(capsys.readouterr().out)) == {script.name for script in SCRIPTS}
-
-
-@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf")])
-def test_wrong_times_are_refused(seconds: float) -> None:
-    with pytest.raises(LmrError, match="positive number of seconds"):
-        serve_demo(seconds)
 
 
 @pytest.mark.slow
@@ -258,28 +251,6 @@ def test_cameras_send_and_end_with_the_service(monkeypatch: pytest.MonkeyPatch) 
     assert told == {"cam-a"}, "nothing is known of what a broken sensor shows"
 
 
-def test_every_camera_sends_once_however_short_it_is() -> None:
-    """Otherwise the service would not know it, and there would be no table."""
-    scripts = [CameraScript(f"cam-{number}", "", STATIC, 0) for number in range(4)]
-    with run_scripted_service() as service:
-        cameras = DemoCameras(service.url, scripts=scripts)
-        cameras._ended.set()
-        cameras.start()
-        cameras.stop()
-    assert cameras.failures == []
-    assert {name: len(steps) for name, steps in service.steps.items()} == {script.name: 1 for script in scripts}
-
-
-def test_a_refusal_ends_a_camera_and_is_kept() -> None:
-    with run_scripted_service() as service:
-        service.script = [401]
-        cameras = DemoCameras(service.url, scripts=[CameraScript("cam-a", "", "fog", 0)])
-        cameras.start()
-        cameras._threads[0].join(60)
-        cameras.stop()
-    assert "refused the token" in str(cameras.failures[0])
-
-
 def test_a_busy_service_does_not_end_a_camera(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is too slow for its first request shows the camera later."""
     monkeypatch.setattr(module, "PATIENCE", 0.0)
@@ -298,14 +269,6 @@ def test_a_busy_service_does_not_end_a_camera(monkeypatch: pytest.MonkeyPatch) -
 PHOTOGRAPHS = Photographs()
 
 
-def test_eight_cameras_of_which_three_are_hard() -> None:
-    assert len({script.name for script in SCRIPTS}) == 8
-    assert {script.weather for script in SCRIPTS} - {STATIC, STILL} <= {*CORRUPTIONS, *EXTRA}
-    assert sum(script.weather in (STATIC, STILL) for script in SCRIPTS) == 2
-    assert [script.dominant for script in SCRIPTS if script.dominant] == ["automobile"]
-    assert [script.name for script in SCRIPTS if script.labelled] == ["cam-6-cars"]
-
-
 def test_skewed_camera_sees_mostly_one_class_in_any_weather() -> None:
     script = CameraScript("cam", "", "fog", 20, dominant="automobile")
     for requests in (range(20), range(20, 40)):
@@ -322,31 +285,6 @@ def test_still_camera_repeats_one_frame() -> None:
     assert not (before == before[0]).all()
 
 
-def test_severity_rises_and_ends() -> None:
-    script = CameraScript("cam", "", "fog", 10, 100)
-    severities = [script.find_severity(request) for request in range(120)]
-    assert severities[:10] == [0] * 10
-    assert severities[10] == 1
-    assert severities == sorted(severities[:100]) + [0] * 20
-    assert set(severities[10 + RAMP : 100]) == {5}
-
-
-def test_frames_are_real_photographs_with_their_labels() -> None:
-    clear, labels = CameraScript("cam", "", "fog", 5).take(0, PHOTOGRAPHS, seed=3)
-    assert clear.shape == (FRAMES, 32, 32, 3)
-    everything = np.stack(PHOTOGRAPHS.read("clean", 0, range(2000)))
-    for pixels, label in zip(clear, labels, strict=True):
-        (place,) = np.flatnonzero((everything == pixels).all((1, 2, 3)))[:1]
-        assert PHOTOGRAPHS.classes[PHOTOGRAPHS.labels("clean")[place]] == label
-
-
-def test_the_same_request_has_the_same_frames() -> None:
-    script = CameraScript("cam", "", "snow", 0)
-    first, again, other = (script.take(7, PHOTOGRAPHS, seed)[0] for seed in (1, 1, 2))
-    assert np.array_equal(first, again)
-    assert not np.array_equal(first, other)
-
-
 def test_bad_weather_is_the_corruption_of_the_benchmarks() -> None:
     foggy, clear = (CameraScript("cam", "", "fog", onset).take(90, PHOTOGRAPHS, 1)[0] for onset in (0, 10_000))
     index = np.random.default_rng([1, 90]).integers(0, 2000, FRAMES)
@@ -354,9 +292,11 @@ def test_bad_weather_is_the_corruption_of_the_benchmarks() -> None:
     assert np.array_equal(foggy, expected)
 
 
-def test_a_broken_sensor_shows_nothing_and_has_no_labels() -> None:
-    script = CameraScript("cam", "", STATIC, 0, 5)
-    pixels, labels = script.take(0, PHOTOGRAPHS, 1)
-    assert labels == [None] * FRAMES
-    assert pixels.mean() == pytest.approx(127.5, abs=5)
-    assert None not in script.take(5, PHOTOGRAPHS, 1)[1]
+def test_a_refusal_ends_a_camera_and_is_kept() -> None:
+    with run_scripted_service() as service:
+        service.script = [401]
+        cameras = DemoCameras(service.url, scripts=[CameraScript("cam-a", "", "fog", 0)])
+        cameras.start()
+        cameras._threads[0].join(60)
+        cameras.stop()
+    assert "refused the token" in str(cameras.failures[0])

@@ -45,10 +45,6 @@ def test_absolute_paths_and_links_are_found(images: list[Path], tmp_path: Path) 
     assert read(images, f"{images[1]},dog\n{tmp_path}/link/a.jpg,cat\n") == {0: 0, 1: 2}
 
 
-def test_none_of_the_classes_is_an_empty_label(images: list[Path]) -> None:
-    assert read(images, "a.jpg,\nb.jpg,cat\n") == {0: None, 1: 0}
-
-
 def test_files_that_are_gone_are_counted(images: list[Path], tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     file.write_text("a.jpg,cat\ngone.jpg,dog\n")
@@ -83,12 +79,6 @@ def test_what_is_not_a_file_is_refused(images: list[Path], name: str) -> None:
         read_truth(name, images, NAMES)
 
 
-def test_text_that_is_not_utf8_is_refused(images: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "labels.csv").write_bytes(b"a.jpg,caf\xe9\n")
-    with pytest.raises(LmrError, match="UTF-8"):
-        read_truth(tmp_path / "labels.csv", images, NAMES)
-
-
 def test_written_labels_are_read_again(images: list[Path], tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     link = tmp_path / "link.csv"
@@ -100,3 +90,9 @@ def test_written_labels_are_read_again(images: list[Path], tmp_path: Path) -> No
     truth = read_truth(file, images, NAMES)
     assert truth.classes == {0: 0, 1: 2}
     assert len(truth.missing) == 1
+
+
+def test_text_that_is_not_utf8_is_refused(images: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_bytes(b"a.jpg,caf\xe9\n")
+    with pytest.raises(LmrError, match="UTF-8"):
+        read_truth(tmp_path / "labels.csv", images, NAMES)

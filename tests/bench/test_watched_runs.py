@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import signal
@@ -17,10 +16,8 @@ from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
 from lmr.cli.parser import parse
-from lmr.report.groups import gather
 from lmr.watch.settings import read_watch
 from nursery import Program
-from row_maker import make_row
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
 SMALL = {"datasets": "photo-c", "backbones": "photo", "corruptions": "clean", "images": 24, "batch_sizes": 4}
@@ -41,15 +38,6 @@ def test_watch_makes_another_run_and_leaves_the_hash_of_the_plain_one() -> None:
     settings = read_watch(other.entry.watch)
     assert settings is not None
     assert settings.every == 8
-
-
-def test_frozen_model_is_run_once_and_never_watched() -> None:
-    tasks = list_small(methods=["zeroshot", "lmr"], watch=["off", "on"])
-    assert [(task.method, bool(task.entry.watch)) for task in tasks] == [
-        ("zeroshot", False),
-        ("lmr", False),
-        ("lmr", True),
-    ]
 
 
 def test_command_of_a_watched_run_repeats_it() -> None:
@@ -126,23 +114,3 @@ def test_watched_run_that_is_killed_without_notice_resumes_to_the_same_row(tmp_p
     assert {key: value.tobytes() for key, value in kept.items()} == {
         key: value.tobytes() for key, value in other.items()
     }
-
-
-def test_rows_without_a_watch_do_not_mention_it() -> None:
-    row = make_row("LMR", "lmr()", "fog", 0.5)
-    assert '"watch"' not in row.to_json()
-    assert Row.from_json(row.to_json()).watch == {}
-
-
-def test_watched_rows_have_a_line_of_their_own() -> None:
-    plain = make_row("LMR", "lmr()", "fog", 0.5)
-    watched = dataclasses.replace(plain, run="w", label="LMR, watched", watch={"spec": "watch()"})
-    ((_, series),) = gather([plain, watched]).items()
-    assert [one.label for one in series] == ["LMR", "LMR, watched"]
-
-
-def test_the_cost_of_a_watched_method_is_counted(tmp_path: Path) -> None:
-    (plain,), (watched_task,) = (list_small(methods="tent", **given) for given in ({}, {"watch": "on"}))
-    costs = [run_task(task, tmp_path).metrics["forwards"] for task in (plain, watched_task)]
-    assert costs[0] is not None
-    assert costs[0] == costs[1]

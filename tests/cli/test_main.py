@@ -12,12 +12,6 @@ import pytest
 
 from lmr.cli import main
 from lmr.cli.parser import COMMANDS
-from lmr.version import __version__
-
-
-def test_version_and_help_of_the_program() -> None:
-    done = subprocess.run([sys.executable, "-m", "lmr", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"lmr {__version__}\n"
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)], ids=" ".join)
@@ -29,22 +23,6 @@ def test_help_teaches_with_an_example(command: list[str], capsys: pytest.Capture
     assert "example" in text
     assert f"lmr {' '.join(command)}".rstrip() in text.rpartition("examples:")[2]
     assert all(len(line) <= 120 for line in text.splitlines())
-
-
-def test_list_prints_the_methods(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-    assert "Local Margin Restoration" in capsys.readouterr().out
-    assert main(["list", "lmr", "tent"]) == 0
-    shown = capsys.readouterr().out
-    assert "  lmr(lr=0.001" in shown
-    assert "  tent(lr=" in shown
-    assert main(["list", "tnt"]) == 2
-    assert "Did you mean 'tent'?" in capsys.readouterr().err
-
-
-def test_a_wrong_demo_gets_an_error_message(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--severity", "9"]) == 2
-    assert capsys.readouterr().err.endswith("Expected whole numbers from 1 to 5 for severities, got 9.\n")
 
 
 @pytest.mark.parametrize(
@@ -75,15 +53,6 @@ def test_bare_command_prints_the_help_with_every_command_in_its_group(capsys: py
         assert f"  {name:<12}{command.help}" in listed.splitlines()
 
 
-def test_help_names_every_kind_of_model(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("predict", "doctor"):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        text = " ".join(capsys.readouterr().out.split())
-        for word in ("hub name", "a folder of weights", "--dtype"):
-            assert word in text, (command, word)
-
-
 @pytest.mark.parametrize("words", [["--dtype", "int8"], ["--device"]])
 def test_wrong_model_options_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -93,41 +62,6 @@ def test_wrong_model_options_are_refused(words: list[str], capsys: pytest.Captur
 
 
 # Benchmarks: the commands are wired; what they do is tested beside the functions they call.
-
-
-def test_plans_and_sets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--list"]) == 0
-    assert "cifar10-c" in capsys.readouterr().out
-    assert main(["fetch"]) == 0
-    assert "imagenet-v2" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["fetch", "cifar11"], "There is no dataset 'cifar11' to fetch. Did you mean"),
-        (["bench", "photos"], "photo"),
-        (["bench"], "Say what to run"),
-        (["bench", "--methods", "lmr"], "Without a plan, also give --datasets."),
-        (["report", "nowhere"], "nowhere"),
-        (["reproduce", "table-9"], "table-9"),
-    ],
-)
-def test_benchmark_commands_say_what_is_wrong(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    assert sentence in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
-
-
-def test_predict_explains_formulas_in_spreadsheets(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["predict", "--help"])
-    assert "begins with = + - or @ has a ' before it, so that no spreadsheet takes it for a formula" in " ".join(
-        capsys.readouterr().out.split()
-    )
 
 
 MINE = '''

@@ -10,7 +10,6 @@ import pytest
 
 from lmr.cli.parser import COMMANDS, build_command, build_parser, parse
 from lmr.models.catalog import DEFAULT_MODEL, KNOWN_MODELS
-from lmr.report.published import list_table_names
 
 HEAVY = {"torch", "numpy", "PIL", "scipy", "cv2", "matplotlib", "rich", "safetensors", "transformers"}
 QUICK = {
@@ -58,14 +57,3 @@ def test_default_model_is_that_of_the_package() -> None:
     for command in ("predict", "doctor"):
         words = " ".join(build_command(command).format_help().split())
         assert f"(default: {DEFAULT_MODEL}, which comes with lmr)" in words
-
-
-def test_names_in_the_help_are_those_of_the_package() -> None:
-    """They are read or written out there without the modules that know them, which are slow to import."""
-
-    def show(command: str) -> str:
-        return "".join(build_command(command).format_help().split())  # a line may end after a hyphen
-
-    assert f"atableorafigure:{','.join(list_table_names())}" in show("reproduce")
-    assert f"aslmr.loadtakesthem(default:{DEFAULT_MODEL})" in show("bench")
-    assert f"smallmodelssuchas{DEFAULT_MODEL}" in show("bench")

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 import lmr
-from lmr.bench.plans.plan import read_plan
 from lmr.cli import main
 from lmr.core import registry
 from lmr.core.log import LOGGER, hide_logs
@@ -89,9 +88,3 @@ def test_logs_can_be_hidden_for_one_thread(caplog: pytest.LogCaptureFixture) -> 
         other.join()
     LOGGER.warning("after")
     assert [record.getMessage() for record in caplog.records] == ["of another thread", "after"]
-
-
-def test_reading_a_plan_logs_nothing_of_the_model_that_checks_it(caplog: pytest.LogCaptureFixture) -> None:
-    """WATT and CLIPArTT miss words in the model, which the plan does not run."""
-    read_plan("photo-quick", {"methods": ["watt", "clipartt"]})
-    assert not caplog.records

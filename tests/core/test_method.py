@@ -13,8 +13,6 @@ from torch import Tensor, nn
 import lmr
 from few_views import create
 from lmr.core.method import Method
-from lmr.core.prediction import Prediction
-from lmr.core.streams import Streams
 from tiny_models import draw_batches, load_tiny
 
 WIDTH, CLASSES, STREAMS = 8, 6, 5
@@ -124,63 +122,12 @@ def test_reset_stream_lives_again_and_the_others_do_not_notice(many: Method) -> 
     assert are_equal(flow_one(many, 4, range(80, 82)), flow_one(twin, 4, range(80, 82)))
 
 
-def test_reset_of_all_is_a_new_beginning(many: Method) -> None:
-    many.reset()
-    fresh = lmr.create(many.spec, many.classifier, streams=STREAMS)
-    assert are_equal(many.state, fresh.state)
-    assert are_equal(flow(many, range(4)), flow(fresh, range(4)))
-
-
-def test_stream_that_is_not_in_the_batch_is_untouched(many: Method) -> None:
-    before = copy_rows(many, [0, 2, 4])
-    many.step(make_images(6, 5), streams=[1, 3, 1, 3, 3, 1])
-    assert are_equal(copy_rows(many, [0, 2, 4]), before)
-
-
-def test_batch_of_one_stream_is_the_ordinary_case(clip: lmr.ZeroShot) -> None:
-    alone, many = lmr.create("lmr", clip), lmr.create("lmr", clip, streams=STREAMS)
-    for seed in range(3):
-        assert torch.equal(alone.step(make_images(6, seed)).logits, many.step(make_images(6, seed), [3] * 6).logits)
-    assert are_equal(copy_rows(many, 3), copy_rows(alone, 0))
-
-
-def test_order_of_the_samples_does_not_matter_to_a_stream(clip: lmr.ZeroShot) -> None:
-    one, other = (lmr.create("lmr", clip, streams=STREAMS) for _ in range(2))
-    images, ids = make_images(20, 1), make_ids(20, 1)
-    turn = torch.randperm(20, generator=torch.Generator().manual_seed(4))
-    answer, turned = one.step(images, ids), other.step(images[turn], ids[turn])
-    torch.testing.assert_close(turned.logits, answer.logits[turn], rtol=0, atol=1e-4)
-    assert torch.equal(one.state["steps"], other.state["steps"])
-
-
 def test_info_of_every_stream_in_the_batch(many: Method) -> None:
     info = many.step(make_images(4, 9), streams=[4, 1, 4, 1]).info
     assert sorted(info["streams"]) == [1, 4]
     for facts in info["streams"].values():
         assert {"loss", "stepped", "drift", "gate_share", "finite"} <= facts.keys()
     assert info["loss"] == pytest.approx(sum(facts["loss"] for facts in info["streams"].values()) / 2)
-
-
-def test_repr_says_how_many_streams(many: Method) -> None:
-    assert repr(many) == f"{many.spec} x 5 streams"
-    assert many.spec.startswith("lmr(lr=0.001, ")
-
-
-def test_stream_whose_numbers_overflow_keeps_its_state_and_the_others_go_on(clip: lmr.ZeroShot) -> None:
-    images, ids = make_images(12, 2), torch.arange(12) % 3
-    spoilt = images.clone()
-    spoilt[ids == 1] *= 1e38
-    clean, struck = (lmr.create("lmr", clip, streams=3) for _ in range(2))
-    for method in (clean, struck):
-        method.step(images, ids)
-    before = copy_rows(struck, 1)
-    expected, answer = clean.step(images, ids), struck.step(spoilt, ids)
-    assert not answer.logits[ids == 1].isfinite().all()
-    assert answer.info["finite"] is False
-    assert [facts["finite"] for facts in answer.info["streams"].values()] == [True, False, True]
-    assert are_equal(copy_rows(struck, 1), before)
-    assert are_equal(copy_rows(struck, [0, 2]), copy_rows(clean, [0, 2]))
-    assert torch.equal(answer.logits[ids != 1], expected.logits[ids != 1])
 
 
 def test_bias_alone_serves_precomputed_features() -> None:
@@ -190,27 +137,8 @@ def test_bias_alone_serves_precomputed_features() -> None:
     answer = method.step(torch.randn(4, WIDTH), streams=[0, 1, 1, 1])
     assert answer.logits.isfinite().all()
     assert (method.state["bias"] != 0).any(1).tolist() == [True, True]
-    with pytest.raises(lmr.LmrError, match=r"Identity has no nn.LayerNorm.*that adapts no weights"):
+    with pytest.raises(lmr.LmrError, match="Identity"):
         lmr.create("lmr", clip)
-
-
-@pytest.mark.parametrize("spec", ["lmr", "zeroshot"])
-def test_float64_model_stays_float64(spec: str) -> None:
-    clip = make_classifier(lambda encoder, _: encoder.double())
-    clip = lmr.ZeroShot(clip.encoder, clip.prototypes.double(), 20.0)
-    method = lmr.create(spec, clip, streams=2)
-    answer = method.step(make_images(4, 1).double(), streams=[0, 1, 0, 1])
-    assert answer.logits.dtype == answer.probabilities.dtype == torch.float64
-    assert {value.dtype for value in method.state.values()} <= {torch.float64, torch.int64}
-
-
-def test_bfloat16_model_adapts_in_float32() -> None:
-    clip = make_classifier(lambda encoder, _: encoder.bfloat16())
-    method = lmr.create("lmr", clip)
-    answer = method.step(make_images(6, 1).bfloat16())
-    assert answer.logits.dtype == torch.float32
-    assert {value.dtype for value in method.state.values()} <= {torch.float32, torch.int64}
-    assert (method.state["norms"] != method.bank.start).any()
 
 
 # A state that does not fit is refused and changes nothing.
@@ -344,28 +272,7 @@ def test_stream_begins_as_zero_shot(clip: lmr.ZeroShot) -> None:
     assert not torch.allclose(many.predict(images, streams=ids).logits, expected, atol=1e-2)
 
 
-def test_state_dict_does_not_share_memory(many: Method) -> None:
-    state = many.state_dict()
-    kept = {key: value.clone() for key, value in state["tensors"].items()}
-    flow(many, range(3, 5))
-    assert are_equal(state["tensors"], kept)
-    many.load_state_dict(state)
-    flow(many, range(3, 5))
-    assert are_equal(state["tensors"], kept)
-
-
 # The base class itself.
-
-
-def test_prediction_computes_its_faces_once() -> None:
-    answer = Prediction(torch.tensor([[0.0, 2.0, 1.0], [3.0, 0.0, 0.0]]))
-    assert answer.labels.tolist() == [1, 0]
-    assert answer.probabilities is answer.probabilities
-    assert answer.info == {}
-
-
-def test_mix_counts_its_streams() -> None:
-    assert Streams(torch.tensor([1, 4, 7]), torch.tensor([0, 0, 2, 1])).count == 3
 
 
 def test_answer_that_is_not_finite_is_not_counted(clip: lmr.ZeroShot) -> None:

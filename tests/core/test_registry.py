@@ -89,10 +89,6 @@ def test_name_that_no_spec_can_hold_is_refused(name: str) -> None:
         lmr.register(name)(type("Other", (lmr.Method,), {}))
 
 
-def test_probe_is_gone_after_its_test() -> None:
-    assert "probe" not in lmr.list_methods()
-
-
 @pytest.mark.usefixtures("_probe")
 @pytest.mark.parametrize(
     ("spec", "preset", "arguments", "expected"),
@@ -119,12 +115,6 @@ def test_call_wins_over_string_over_preset_over_default(
     assert lmr.create(method.spec, clip).spec == method.spec
 
 
-def test_presets_are_not_changed_by_use(clip: lmr.ZeroShot) -> None:
-    before = {name: dict(preset.values) for name, preset in lmr.find_method("lmr").card.presets.items()}
-    lmr.create("lmr(lr=0.5)", clip, preset="cifar10-c", beta=9.0)
-    assert {name: preset.values for name, preset in lmr.find_method("lmr").card.presets.items()} == before
-
-
 def test_every_argument_of_every_method_can_be_given_in_the_call(clip: lmr.ZeroShot) -> None:
     """lmr has an argument called clip: it must not be taken for the classifier."""
     method: Any = lmr.create("lmr", clip, clip=1.5)
@@ -144,7 +134,6 @@ def test_numbers_of_numpy_leave_no_trace(clip: lmr.ZeroShot) -> None:
 
 SENTENCES: list[tuple[str, dict[str, Any], str]] = [
     ("lnr", {}, r"There is no method 'lnr'\. Did you mean 'lmr'\? There are: .*lmr.*zeroshot"),
-    ("zero_shot", {}, "Did you mean 'zeroshot'"),
     ("LMR", {}, "There is no method 'LMR'"),
     ("qqqq", {}, r"There is no method 'qqqq'\. There are: "),
     ("lmr(detla=0.1)", {}, r"lmr has no argument 'detla'\. Did you mean 'delta'\? It has: lr, delta, negatives"),
@@ -155,21 +144,11 @@ SENTENCES: list[tuple[str, dict[str, Any], str]] = [
     ("lmr(name='x')", {}, "lmr has no argument 'name'"),
     ("lmr(preset='cifar10c')", {}, r"lmr has no preset 'cifar10c'\. Did you mean 'cifar10-c'\? It has: default, cif"),
     ("lmr", {"preset": "imagenet-variant"}, "lmr has no preset 'imagenet-variant'. Did you mean 'imagenet-variants'"),
-    ("lmr(preset=3)", {}, "lmr has no preset 3"),
-    ("lmr(preset=['default'])", {}, "lmr has no preset"),
     ("lmr(lr='x')", {}, "Expected a number for 'lr' of lmr, got 'x'"),
-    ("lmr(lr=None)", {}, "Expected a number for 'lr' of lmr, got None"),
-    ("lmr(lr=True)", {}, "Expected a number for 'lr' of lmr, got True"),
-    ("lmr(lr=1" + "0" * 400 + ")", {}, "Expected a number for 'lr' of lmr"),
-    ("lmr(pmr=1)", {}, "Expected True or False for 'pmr' of lmr, got 1"),
-    ("lmr(negatives=2.0)", {}, "Expected a whole number for 'negatives' of lmr, got 2.0"),
-    ("lmr(positives='all')", {}, "Expected 'gap' or 'top1' for 'positives' of lmr, got 'all'"),
     ("lmr(lr=-1)", {}, "'lr' of lmr"),
     ("lmr(lr=1e999)", {}, "'lr' of lmr"),
     ("lmr(tau=1)", {}, "'tau' of lmr"),
     ("lmr(negatives=0)", {}, "Expected 'negatives' of lmr from 1"),
-    ("lmr", {"lr": float("nan")}, "Expected a number for 'lr' of lmr, got nan"),
-    ("lmr", {"lr": torch.tensor(1e-3)}, "Expected a number for 'lr' of lmr"),
 ]
 
 
@@ -185,12 +164,6 @@ def test_wrong_classifier_gets_a_sentence(clip: lmr.ZeroShot) -> None:
     for wrong in (None, clip.encoder, "photo"):
         with pytest.raises(lmr.LmrError, match=r"backbone\.classifier\(names\) makes one"):
             lmr.create("lmr", wrong)
-
-
-@pytest.mark.parametrize("name", [None, 3, ["lmr"]])
-def test_name_that_is_no_text_gets_a_sentence(name: Any, clip: lmr.ZeroShot) -> None:
-    with pytest.raises(lmr.LmrError):
-        lmr.create(name, clip)
 
 
 # The preset "auto": what a method chooses for the number of classes.

@@ -95,21 +95,6 @@ def test_what_is_not_a_spec_gets_a_sentence(text: str) -> None:
         parse_spec(text)
 
 
-@pytest.mark.parametrize("text", [None, 3, b"lmr", ["lmr"]])
-def test_what_is_not_a_text_gets_a_sentence(text: Any) -> None:
-    with pytest.raises(lmr.LmrError, match=r'for example "lmr\(lr=1e-3\)"'):
-        parse_spec(text)
-
-
-def test_sentences_say_what_is_wrong() -> None:
-    with pytest.raises(lmr.LmrError, match="give every argument once"):
-        parse_spec("lmr(lr=1, **{})")
-    with pytest.raises(lmr.LmrError, match=r"'lr' .* must be a plain value"):
-        parse_spec("lmr(delta=1, lr=x)")
-    with pytest.raises(lmr.LmrError, match="Cannot read the method 'lmr 2'"):
-        parse_spec("lmr 2")
-
-
 # Types.
 
 FITTING = [

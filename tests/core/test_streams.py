@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmr.core.streams import Streams, choose_rows
+from lmr.core.streams import Streams
 
 INDEX = torch.tensor([2, 0, 2, 1, 2, 0])
 
@@ -41,10 +41,6 @@ def test_values_that_are_not_finite_stay_in_their_stream(streams: Streams) -> No
     assert streams.all(values[:, 0].isfinite()).tolist() == [True, False, True]
 
 
-def test_means_of_truths_are_shares(streams: Streams) -> None:
-    assert streams.mean(torch.tensor([True, False, False, True, True, True])).tolist() == pytest.approx([0.5, 1, 2 / 3])
-
-
 def test_ranks_count_the_samples_of_a_stream(streams: Streams) -> None:
     assert streams.rank().tolist() == [0, 0, 1, 0, 2, 1]
 
@@ -54,8 +50,3 @@ def test_some_samples_keep_their_streams(streams: Streams, samples: Tensor | sli
     some = streams.take(samples)
     assert torch.equal(some.active, streams.active)
     assert torch.equal(some.index, INDEX[samples])
-
-
-def test_rows_are_chosen_one_by_one() -> None:
-    new, old = torch.ones(3, 2), torch.zeros(3, 2)
-    assert choose_rows(torch.tensor([True, False, True]), new, old).tolist() == [[1, 1], [0, 0], [1, 1]]

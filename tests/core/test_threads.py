@@ -146,32 +146,6 @@ def test_state_is_that_of_a_whole_number_of_steps() -> None:
         assert tensors["images"] / len(images) == tensors["steps"] == tensors["predicted"].sum() / len(images)
 
 
-def test_nested_service_of_two_threads_stays_right() -> None:
-    clip = small_world.make_classifier()
-    tower, images = clip.encoder, small_world.make_images(0)
-    bank, other = NormBank(tower), NormBank(tower)
-    rows = torch.stack([bank.start * (1 + 0.1 * k) for k in range(3)])
-    index = torch.arange(8) % 2
-    with torch.no_grad():
-        expected = []
-        for k in range(3):
-            with bank.serve(rows[k : k + 1]):
-                expected.append(tower(images))
-
-    def work(outer: int, inner: int) -> bool:
-        good = True
-        for _ in range(40):
-            with torch.no_grad(), bank.serve(rows[outer : outer + 1]):
-                with other.serve(rows[inner : inner + 1]):
-                    good &= torch.equal(tower(images), expected[inner])
-                with other.serve(rows[:2], index):
-                    good &= torch.allclose(tower(images)[index == 1], expected[1][index == 1])
-                good &= torch.equal(tower(images), expected[outer])
-        return good
-
-    assert run_together(lambda: work(0, 1), lambda: work(1, 2), lambda: work(2, 0)) == [True] * 3
-
-
 def test_method_that_is_created_while_another_thread_serves_starts_with_the_own_parameters() -> None:
     for clip in (small_world.make_classifier(), load_pocket().classifier(["circle", "square"])):
         bank = NormBank(clip.encoder)
@@ -191,13 +165,6 @@ def test_copies_that_are_made_while_another_thread_serves_have_the_own_parameter
             copies = run_together(lambda: copy.deepcopy(encoder), lambda: pickle.loads(pickle.dumps(encoder)))
             assert not torch.equal(encoder(images), expected)
         assert all(torch.equal(other(images), expected) for other in copies)
-
-
-def test_exception_inside_of_a_step_releases_the_method() -> None:
-    method = lmr.create("lmr", small_world.make_classifier())
-    with pytest.raises(lmr.LmrError):
-        method.step(torch.zeros(1, 2, 3, dtype=torch.float64))
-    assert run_together(lambda: method.step(small_world.make_images(0)).logits.shape) == [(8, 6)]
 
 
 def test_method_that_reads_the_frozen_text_tower_does_not_meet_one_that_adapts_it(

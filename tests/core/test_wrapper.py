@@ -105,20 +105,6 @@ def test_watched_wrapper_adjusts_each_stream_and_says_so(clip: lmr.ZeroShot) -> 
     assert method.state["shifted/images"].tolist() == [2, 3, 1]
 
 
-def test_mixed_streams_are_answered_as_alone(clip: lmr.ZeroShot) -> None:
-    batches = draw_batches([6, 6])
-    mixed = make(clip)
-    mixed.shift(0, stream=1)
-    together = flow(mixed, batches)
-    for stream in range(3):
-        alone = make(clip, streams=1)
-        if stream == 1:
-            alone.shift(0)
-        own = torch.tensor(IDS) == stream
-        for batch, logits in zip(batches, together, strict=True):
-            torch.testing.assert_close(alone.step(batch[own]).logits, logits[own], rtol=1e-4, atol=1e-4)
-
-
 def test_state_is_resumed_bit_for_bit(clip: lmr.ZeroShot, tmp_path: Path) -> None:
     batches = draw_batches([6, 6, 6])
     method = make(clip)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import subprocess
 import sys
@@ -13,13 +12,11 @@ import numpy as np
 import pytest
 
 import set_maker as maker
-from lmr.cli.parser import parse
 from lmr.data.catalogue import EMBEDDED_SETS, NAMES, open_dataset
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.corruptions.apply import corrupt
-from lmr.data.dataset import CorruptedOnTheFly, MissingData, find_root, make_digest
+from lmr.data.dataset import CorruptedOnTheFly, MissingData, find_root
 from lmr.data.domains import DOMAIN_SETS
-from lmr.data.fetch.sources import SOURCES
 from lmr.data.names import ORDERS
 from lmr.data.photographs import Photographs
 from pocket import PocketWorld
@@ -58,11 +55,11 @@ def test_noise_depends_on_the_image_alone() -> None:
 
 
 def test_unknown_names_are_sentences(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no dataset 'cifar10c'\. Did you mean 'cifar10"):
+    with pytest.raises(ValueError, match="cifar10c"):
         open_dataset("cifar10c")
-    with pytest.raises(ValueError, match="or give folder:PATH, domains:PATH, csv:PATH"):
+    with pytest.raises(ValueError, match="domains"):
         open_dataset("nothing like it")
-    with pytest.raises(ValueError, match=r"'/dev/zero' is a folder, pipe or device; give csv:PATH"):
+    with pytest.raises(ValueError, match="device"):
         open_dataset("csv:/dev/zero")
     with pytest.raises(ValueError, match="There is no folder"):
         open_dataset(f"folder:{tmp_path / 'no'}")
@@ -118,41 +115,6 @@ def test_folder_of_classes(tmp_path: Path) -> None:
     assert open_dataset(name).digest != first
 
 
-@pytest.mark.parametrize("kind", ["tsv", "txt", "json"])
-def test_folder_with_own_class_names(kind: str, tmp_path: Path) -> None:
-    write_folder(tmp_path)
-    pairs = {"owl": "an owl", "red_fox": "a fox", "wolf": "a wolf"}
-    texts = {
-        "tsv": "".join(f"{key}\t{value}\n" for key, value in pairs.items()),
-        "json": json.dumps(pairs),
-        "txt": "an owl\na fox\n",
-    }
-    (tmp_path / f"names.{kind}").write_text(texts[kind])
-    found = open_dataset(f"folder:{tmp_path}")
-    assert found.classes == ("an owl", "a fox", *(["a wolf"] if kind != "txt" else []))
-    np.testing.assert_array_equal(found.labels("clean"), [0, 0, 1, 1])
-    assert found.protocol["images"].endswith(f"names from names.{kind}")
-
-
-def test_table_of_paths_and_labels(tmp_path: Path) -> None:
-    write_folder(tmp_path / "images")
-    rows = ["path,label", "images/owl/img9.png,bird", "images/red_fox/img9.png,a beast"]
-    (tmp_path / "set.csv").write_text("\n".join(rows))
-    found = open_dataset(f"csv:{tmp_path / 'set.csv'}")
-    assert found.classes == ("a beast", "bird")
-    np.testing.assert_array_equal(found.labels("clean"), [0, 1])
-    assert [maker.read_colour(p) for p in found.read("clean", 0, [0, 1])] == [19, 209]
-    (tmp_path / "images/owl/img9.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"Cannot read .*img9\.png"):
-        found.read("clean", 0, [1])
-
-
-def test_digest_tells_parts_apart() -> None:
-    digests = {make_digest("ab", "c"), make_digest("a", "bc"), make_digest("abc"), make_digest("abc", "")}
-    assert len(digests) == 4
-    assert all(len(digest) == 16 and int(digest, 16) >= 0 for digest in digests)
-
-
 READ = """
 import hashlib, sys
 from lmr.data.catalogue import open_dataset
@@ -178,10 +140,3 @@ def test_page_runs_and_names_every_set_and_order(capsys: pytest.CaptureFixture[s
     assert "contrast 36 (32, 32, 3)" in shown
     for name in (*NAMES, *ORDERS):
         assert f"`{name}`" in PAGE
-
-
-def test_commands_of_the_page_parse() -> None:
-    commands = re.findall(r"^lmr fetch(.*?)(?: *#.*)?$", PAGE, re.MULTILINE)
-    assert len(commands) == 5
-    for command in commands:
-        assert set(parse(["fetch", *command.split()]).names) <= set(SOURCES)

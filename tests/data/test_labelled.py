@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from pathlib import Path
@@ -39,12 +38,6 @@ def test_sub_folders_are_classes_and_searched_to_the_bottom(tmp_path: Path) -> N
         ("cow/brown/img1.png", "cow"),
         ("dog/img1.png", "dog"),
     ]
-
-
-def test_an_empty_class_is_a_candidate(tmp_path: Path) -> None:
-    found = list_labelled(make_folder(tmp_path, {"cat": 2, "dog": 0}))
-    assert found.names == ("cat", "dog")
-    assert found.labels == (0, 0)
 
 
 def test_list_of_names_goes_by_sorted_order(tmp_path: Path) -> None:
@@ -108,14 +101,6 @@ def test_names_with_line_breaks_commas_and_quotes(end: str, tmp_path: Path) -> N
     found = list_labelled(table)
     expected = [(name, "cat") for name in names[1::2]] + [(name, "dog") for name in names[::2]]
     assert [(path.name, found.names[k]) for path, k in zip(found.paths, found.labels, strict=True)] == expected
-
-
-def test_table_as_python_writes_it_is_read_back(tmp_path: Path) -> None:
-    rows = [("a\r.png", "cat"), ("b,c.png", "dog"), ('"quoted".png', "cat, big")]
-    with open(tmp_path / "set.csv", "w", newline="") as file:
-        csv.writer(file).writerows([("path", "label"), *rows])
-    found = list_labelled(tmp_path / "set.csv")
-    assert {(path.name, found.names[k]) for path, k in zip(found.paths, found.labels, strict=True)} == set(rows)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +197,3 @@ def test_bad_class_names_get_a_sentence(tmp_path: Path, name: str, text: str, se
     (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(ValueError, match=sentence):
         read_class_names(tmp_path / name)
-
-
-def test_missing_file_of_class_names(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="Cannot read the class names"):
-        read_class_names(tmp_path / "names.txt")

@@ -96,12 +96,6 @@ def test_domains_one_after_the_other() -> None:
     assert {severity for _, severity, _ in data.reads} == {3}
 
 
-def test_one_domain_by_name() -> None:
-    rows = unroll(list(make_stream(make_set(), "snow", batch_size=64)))
-    assert {row[0] for row in rows} == {"snow"}
-    assert len(rows) == 100
-
-
 @pytest.mark.parametrize("mix", [False, True])
 @pytest.mark.parametrize("order", PERMUTATIONS)
 def test_entering_at_any_batch(order: str, mix: bool) -> None:
@@ -152,14 +146,6 @@ def random_places(count: int) -> list[int]:
     places = list(range(count))
     random.Random(1).shuffle(places)
     return places
-
-
-def test_seed_one_keeps_the_beginning_of_its_shuffle() -> None:
-    """Rows of seed 1 on a part of a set stay valid."""
-    data = make_set(count=40)
-    part = make_stream(data, "fog", limit=15)
-    np.testing.assert_array_equal(part.index, random_places(40)[:15])
-    np.testing.assert_array_equal(part.index, make_stream(data, "fog").index[:15])
 
 
 def test_hash_tells_orders_apart_and_domains_alike() -> None:
@@ -222,12 +208,6 @@ def test_dirichlet_is_the_more_imbalanced_the_smaller_its_concentration() -> Non
     assert measure_imbalance(truth[order_by_dirichlet(truth, 0, 0.1)], 200) > 2 * shuffled
 
 
-def test_dirichlet_needs_a_concentration_above_zero() -> None:
-    for bad in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match="concentration above 0"):
-            order_by_dirichlet(np.zeros(3, np.int64), 1, bad)
-
-
 def count_runs(labels: np.ndarray) -> list[int]:
     return [len(list(group)) for _, group in itertools.groupby(labels.tolist())]
 
@@ -272,11 +252,6 @@ def test_classes_come_in_blocks() -> None:
 def test_wrong_arguments_are_sentences(wrong: dict, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         make_stream(make_set(), **wrong)
-
-
-def test_unknown_order_is_a_sentence() -> None:
-    with pytest.raises(ValueError, match="no order 'up'"):
-        Order("up").arrange(np.zeros(3, np.int64))
 
 
 @pytest.mark.parametrize("order", ["bursts", "shift", "skew"])
@@ -388,25 +363,6 @@ def test_skewed_streams_against_plain_python(dominant: str, given: dict, shares:
     assert len(set(images)) == 300  # no image comes twice while there are others of its class
 
 
-def test_shares_of_a_skewed_stream() -> None:
-    counts = np.bincount(BALANCED[order_by_skew(BALANCED, 1, 20_000, majority=0.95, dominant=((4,),))])
-    np.testing.assert_allclose(counts / 20_000, [0.05 / 9] * 4 + [0.95] + [0.05 / 9] * 5, atol=0.005)
-    counts = np.bincount(BALANCED[order_by_skew(BALANCED, 1, 20_000, tail=0.6, dominant=((4,),))])
-    assert counts.argmax() == 4
-    np.testing.assert_allclose(np.sort(counts)[::-1] / 20_000, 0.4 * 0.6 ** np.arange(10) / (1 - 0.6**10), atol=0.01)
-    halves = BALANCED[order_by_skew(BALANCED, 1, 2000, dominant=((4,), (5,)))].reshape(2, 1000)
-    assert [int(np.bincount(half).argmax()) for half in halves] == [4, 5]
-    assert [abs((half == name).mean() - 0.8) < 0.04 for half, name in zip(halves, (4, 5), strict=True)] == [True, True]
-
-
-def test_a_shorter_skewed_stream_begins_a_longer_one() -> None:
-    for shape in ({"dominant": ((3,),)}, {"tail": 0.6}, {"dominant": ((3,), (1,)), "switch": 100}):
-        short, long = (order_by_skew(BALANCED, 3, count, **shape) for count in (300, 900))  # type: ignore[arg-type]
-        np.testing.assert_array_equal(short, long[:300])
-        np.testing.assert_array_equal(short, order_by_skew(BALANCED, 3, 300, **shape))  # type: ignore[arg-type]
-    assert order_by_skew(BALANCED, 3, 300).tolist() != order_by_skew(BALANCED, 4, 300).tolist()
-
-
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
@@ -444,13 +400,6 @@ def test_an_onset_changes_the_domain_of_the_same_images(order: str) -> None:
     short = make_stream(data, "fog", order=order, onset=20, limit=30)
     np.testing.assert_array_equal(short.domain, weather.domain[:30])
     np.testing.assert_array_equal(short.index, weather.index[:30])
-
-
-def test_the_majority_may_change_with_the_weather() -> None:
-    data = maker.FakeSet(BALANCED, ("fog", "clean"))
-    stream = make_stream(data, "fog", order="skew", dominant="2>6", onset=300, limit=900)
-    assert np.bincount(stream.labels[:300]).argmax() == 2
-    assert np.bincount(stream.labels[300:]).argmax() == 6
 
 
 @pytest.mark.parametrize(

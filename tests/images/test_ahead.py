@@ -8,13 +8,10 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from lmr.images.ahead import ReadAhead
-from lmr.images.files import open_image
 
 
 @pytest.fixture(autouse=True)
@@ -140,18 +137,6 @@ def test_nothing_runs_while_it_is_held() -> None:
                 time.sleep(0.002)
                 assert len(begun) == before
     assert begun != []
-
-
-def test_filters_of_warnings_stay_as_they_are_while_the_caller_computes(tmp_path: Path) -> None:
-    """They are one list per process, and opening an image mutes Pillow."""
-    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
-    before = list(warnings.filters)
-    with ReadAhead([tmp_path / "a.png"] * 20, open_image, ahead=4, workers=2) as results:
-        inside = list(warnings.filters)
-        assert inside != before
-        for _ in results:
-            assert warnings.filters == inside
-    assert warnings.filters == before
 
 
 def test_slow_items_are_told_to_end() -> None:

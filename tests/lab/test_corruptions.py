@@ -10,7 +10,7 @@ from PIL import Image
 
 from lab import corruptions as lab
 from lmr.data.corruptions.apply import corrupt
-from lmr.data.corruptions.weather import TEXTURES, load_textures
+from lmr.data.corruptions.weather import TEXTURES
 
 
 @pytest.fixture(autouse=True)
@@ -41,25 +41,3 @@ def test_command_takes_any_image(tmp_path: Path, constants: str, size: int) -> N
     assert lab.main([str(out), "--image", str(source), "--constants", constants]) == 0
     with Image.open(out) as written:
         assert written.size[0] > 1000
-
-
-def test_default_image_is_a_portrait() -> None:
-    portrait = lab.prepare_image(None, 224)
-    assert portrait.shape == (224, 224, 3)
-    assert portrait.std() > 40
-
-
-def test_errors_are_sentences(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"nothing")
-    assert lab.main([str(tmp_path / "out.png"), "--image", str(broken)]) == 2
-    assert "broken.png" in capsys.readouterr().err
-    load_textures.cache_clear()
-    monkeypatch.setattr("lmr.data.corruptions.weather.load_textures", load_textures)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert lab.main([str(tmp_path / "out.png"), "--constants", "cifar"]) == 2
-    assert "pip install 'lmr[frost]'" in capsys.readouterr().err
-    assert not (tmp_path / "out.png").exists()
-    load_textures.cache_clear()

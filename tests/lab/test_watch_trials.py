@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lab.watch_trials import HEAD, KINDS, TRIALS, WatchTrial, count_below, describe, main, show
+from lab.watch_trials import KINDS, TRIALS, count_below, main, show
 from lmr import LmrError, create
 from lmr.data.dataset import Dataset, ImageArray
 from pocket import load_pocket
@@ -75,22 +75,6 @@ def test_trials_have_known_kinds_and_the_values_for_the_number_of_classes() -> N
 )
 def test_steps_below_zero_shot(gain: Sequence[float], steps: int) -> None:
     assert count_below(np.array(gain)) == steps
-
-
-def test_numbers_are_in_their_columns() -> None:
-    def make_event(step: int, before: str, after: str, action: str, *alarms: str) -> dict[str, object]:
-        return {"step": step, "before": before, "after": after, "action": action, "alarms": alarms}
-
-    events = [
-        make_event(12, "ok", "suspected", "none", "doubt"),
-        make_event(15, "suspected", "reset", "reset", "doubt"),
-        make_event(40, "suspected", "alarm", "none", "drift"),
-    ]
-    scores = np.tile([0.5, 0.1, 0.495, 0.3], (100, 1))
-    line = describe(WatchTrial("rain", "tent", "steady", healthy=True), scores, events, 10)
-    assert line == "| rain | tent | 50.0 | 10.0 | 49.5 | 30.0 | 2 | 5 | 90 | 0 | 90 | 1 (doubt) | 2 |"
-    assert line.count("|") == HEAD.splitlines()[0].count("|")
-    assert "rain (healthy)" in describe(WatchTrial("rain", "tent", "steady", healthy=True), scores[:, [0] * 4], [], 0)
 
 
 def test_command_prints_a_row_and_writes_the_signals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

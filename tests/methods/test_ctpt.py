@@ -6,7 +6,7 @@ import pytest
 from torch import Tensor
 
 import lmr
-from prompt_reference import check_sensitivity, compare_streams
+from prompt_reference import compare_streams
 from view_problem import measure_mean_entropy
 
 
@@ -22,11 +22,6 @@ def make_loss(weight: float):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("weight", [50.0, 20.0, 0.3])
 def test_stream_is_that_of_the_reference(weight: float) -> None:
     compare_streams(f"ctpt(dispersion={weight})", make_loss(weight))
-
-
-def test_comparison_would_notice_another_weight() -> None:
-    check_sensitivity("ctpt", make_loss(0.0), [{}])
-    check_sensitivity("ctpt", make_loss(-50.0), [{}])
 
 
 @pytest.mark.parametrize("name", ["tpt", "ctpt", "otpt", "dynaprompt"])

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import feature_streams as plain
-import lmr
 
 
 class Reference:
@@ -118,10 +117,3 @@ def test_probabilities_are_the_mean_of_both() -> None:
     prototypes, features = plain.make_stream(7, 20)
     alone = plain.make_method("dmn(alpha=0.0)", prototypes).step(features).probabilities
     torch.testing.assert_close(alone, plain.make_method("zeroshot", prototypes).predict(features).probabilities)
-
-
-@pytest.mark.parametrize("argument", ["alpha=-0.1", "beta=-0.1", "memory=-1", "keep=-1.0", "views=0"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    prototypes, _ = plain.make_stream(8, 1)
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of dmn"):
-        plain.make_method(f"dmn({argument})", prototypes)

@@ -145,10 +145,3 @@ def test_covariance_that_cannot_be_inverted_refuses_the_step() -> None:
     assert answer.info["finite"] is False
     assert answer.logits.isfinite().all()
     assert all(torch.equal(method.state[key], value) for key, value in before.items())
-
-
-@pytest.mark.parametrize("argument", ["epsilon=1.1", "sigma=0.0", "eta=-0.1", "rho=-0.1", "keep=0.0", "views=0"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    prototypes, _ = plain.make_stream(8, 1)
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of dota"):
-        plain.make_method(f"dota({argument})", prototypes)

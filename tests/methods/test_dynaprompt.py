@@ -117,18 +117,6 @@ def test_stream_is_that_of_the_reference(selection: str, prompts: int, lr: float
     assert reference.spared
 
 
-def test_streams_do_not_meet() -> None:
-    problem = make_view_problem()
-    both = lmr.create("dynaprompt(prompts=3)", problem.classifier, streams=2)
-    alone = [lmr.create("dynaprompt(prompts=3)", problem.classifier) for _ in range(2)]
-    for batch in range(2):
-        views = make_views(batch, SIZES, VIEWS)
-        ids = torch.arange(len(views)) % 2
-        mixed = both.step(views, streams=ids).logits
-        for k in range(2):
-            torch.testing.assert_close(mixed[ids == k], alone[k].step(views[ids == k]).logits, atol=0, rtol=0)
-
-
 def test_predict_is_the_answer_to_an_image_that_arrives_now() -> None:
     problem = make_view_problem()
     method = lmr.create("dynaprompt(prompts=2)", problem.classifier)
@@ -146,9 +134,3 @@ def test_order_that_does_not_name_every_prompt_is_refused() -> None:
     kept["tensors"]["order"][0, 0] = kept["tensors"]["order"][0, 1]
     with pytest.raises(lmr.LmrError, match="'order' of the state does not name every prompt once"):
         method.load_state_dict(kept)
-
-
-@pytest.mark.parametrize("prompts", [0, 1001])
-def test_useless_number_of_prompts_gets_a_sentence(prompts: int) -> None:
-    with pytest.raises(lmr.LmrError, match="Expected 'prompts' of dynaprompt from 1 to 1000"):
-        lmr.create("dynaprompt", make_view_problem().classifier, prompts=prompts)

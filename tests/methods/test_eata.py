@@ -105,20 +105,6 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
     torch.testing.assert_close(method.predict(images).logits, reference.score(images).detach(), atol=1e-8, rtol=0)
 
 
-def test_arguments_matter() -> None:
-    """Every argument ends elsewhere, so that the comparisons above would notice one lost."""
-    _, _, images = plain.make_problem()
-    usual: dict[str, Any] = {"diversity": 0.7, "lr": 2e-3, "optimizer": "sgd"}
-    ends = []
-    for change in ({}, {"fisher": 0.0}, {"fisher": 100.0}, {"nesterov": False}):
-        method = lmr.create("eata", plain.make_method("eata").classifier, **(usual | change))
-        method.fit_source(images.split(16))
-        for batch in images.split(8):
-            method.step(batch)
-        ends.append(method.predict(images).logits)
-    assert all((end - other).abs().max() > 1e-4 for k, end in enumerate(ends) for other in ends[:k])
-
-
 def test_without_fisher_values_it_is_eta_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     _, _, images = plain.make_problem()
     one, other = plain.make_method("eata"), plain.make_method("eta")
@@ -178,9 +164,3 @@ def test_unusable_clean_images_get_a_sentence_and_change_nothing() -> None:
         with pytest.raises(lmr.LmrError, match=words):
             method.fit_source(batches)
         assert not method.state["fisher"].any()
-
-
-@pytest.mark.parametrize("argument", ["lr=-1.0", "fisher=-1.0", "fisher=1e999", "margin=-0.1", "diversity=-0.1"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of eata to be finite and not negative"):
-        plain.make_method(f"eata({argument})")

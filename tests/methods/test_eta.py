@@ -166,22 +166,6 @@ def test_extremes(margin: float, diversity: float) -> None:
         assert [event["stepped"] for event in events] == [True] + [False] * (len(events) - 1)
 
 
-def test_arguments_matter() -> None:
-    """Every argument ends elsewhere, so that the comparisons above would notice one lost."""
-    usual: dict[str, Any] = {"lr": 2e-3, "diversity": 0.7}
-    ends = []
-    changes = ({}, {"lr": 1e-3}, {"diversity": 0.3}, {"margin": 0.2}, {"optimizer": "sgd"}, {"weight_decay": 0.5})
-    for change in changes:
-        tower, prototypes, images = make_problem()
-        reference = Reference(tower, prototypes, **(usual | change))
-        for batch in images.split(8):
-            reference.step(batch)
-        ends.append(reference.score(images).detach())
-    for k, end in enumerate(ends):
-        for other in ends[:k]:
-            assert (end - other).abs().max() > 1e-3
-
-
 def sort_images(method: lmr.Method, images: Tensor) -> tuple[Tensor, Tensor]:
     """Those with entropy above and below the border before anything is learned."""
     logits = method.predict(images).logits
@@ -239,28 +223,3 @@ def test_both_borders_are_strict() -> None:
     answer = method.step(other)
     assert torch.equal((answer.probabilities * method.state["average"]).sum(), torch.zeros(()).double())
     assert (answer.info["certain"], answer.info["diverse"]) == (1, 0)
-
-
-def test_reset_forgets_the_average() -> None:
-    method, images = make_method("eta(diversity=0.0)")
-    _, clear = sort_images(method, images)
-    method.step(clear[:6])
-    method.reset()
-    assert not method.state["average"].any()
-    assert method.step(clear[:6]).info["diverse"] == 6
-
-
-@pytest.mark.parametrize("name", ["default", "cifar10-c", "cifar100-c", "imagenet"])
-def test_presets_are_the_appendix(name: str) -> None:
-    method, _ = make_method(preset=name)
-    assert (method.lr, method.weight_decay, method.margin, method.diversity) == (2.5e-4, 0.0, 0.4, 0.05)
-    assert method.optimizer == ("sgd" if name == "imagenet" else "adam")
-    assert lmr.find_method("eta").card.presets[name].batch_size == (64 if name == "imagenet" else 200)
-
-
-@pytest.mark.parametrize(
-    "argument", ["lr=-1.0", "margin=-0.1", "margin=1e999", "diversity=-0.1", "diversity=1e999", "weight_decay=-1.0"]
-)
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of eta to be finite and not negative"):
-        make_method(f"eta({argument})")

@@ -90,10 +90,3 @@ def test_image_without_finite_features_is_left_out_for_the_others() -> None:
     answer = method.step(spoilt)
     assert answer.logits[4].isnan().all()
     assert torch.equal(answer.logits[sound], method.step(features[sound]).logits)
-
-
-@pytest.mark.parametrize("argument", ["affinity='near'", "neighbours=0", "steps=0"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    prototypes, _ = plain.make_stream(8, 1)
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of lame"):
-        plain.make_method(f"lame({argument})", prototypes)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import lmr
 import lmr_reference as book
-from lmr.models.towers.image import VisionConfig, VisionTower
 from lmr_problem import SEED, copy_state, make_images, make_problem
 
 DEFAULT = "lmr(preset='default')"
@@ -148,35 +147,6 @@ def test_values(spec: dict[str, Any]) -> None:
     check_state(method, reference)
 
 
-def test_values_bite() -> None:
-    """Every argument changes the answers of this stream, so that the comparison above would notice a lost one."""
-    changed = [{"negatives": 1}, {"delta": 0.0}, {"tau": 0.5}, {"gamma0": 1.0}, {"beta": 3.0}, {"eta": 0.4}]
-    changed += [{"mu": 0.0}, {"clip": 0.1}, {"eps": 1e-2}, {"lr": 1e-2}, {"pmr": False}, {"am": False}, {"bc": False}]
-    changed += [{"positives": "top1"}, {"emit": "before"}, {"pace": "image"}, {"prior": (2.0, *[1.0] * 11)}]
-    tower, prototypes, anchors = make_problem()
-    images = make_images(anchors, 28, SEED).split(7)
-
-    def answer(**spec: Any) -> Tensor:
-        reference = book.Reference(book.write_out(tower), tower.norms, prototypes, **spec)
-        return [reference.step(batch) for batch in images][-1]
-
-    expected = answer()
-    for spec in changed:
-        assert (answer(**spec) - expected).abs().max() > 1e-4, spec
-
-
-def test_every_argument_may_be_a_keyword() -> None:
-    tower, prototypes, _ = make_problem()
-    zeroshot = lmr.ZeroShot(tower, prototypes, 100.0)
-    words = {"lr": 0.1, "delta": 0.1, "negatives": 3, "tau": 0.1, "gamma0": 0.1, "beta": 0.1, "eta": 0.1, "mu": 0.1}
-    words |= {"clip": 0.1, "eps": 0.1, "pmr": False, "am": False, "bc": False, "positives": "top1"}
-    more = {"emit": "before", "pace": "image", "share": 0.5}
-    more |= {"prior": tuple(map(float, range(1, len(prototypes) + 1)))}
-    for name, values in (("lmr", words), ("lmr_variants", words | more)):
-        spec = f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
-        assert lmr.create(name, zeroshot, **values).spec == lmr.create(spec, zeroshot).spec == spec
-
-
 @pytest.mark.parametrize(
     ("preset", "spec"), [("cifar10-c", {"gamma0": 0.3, "beta": 3.0}), ("imagenet-variants", {"lr": 1.5e-3})]
 )
@@ -229,13 +199,6 @@ def test_pace_by_images_is_the_published_one_in_batches_of_64() -> None:
         assert (published.step(images).logits - paced.step(images).logits).abs().max() < 1e-9
     assert paced.state["images"].item() == published.state["images"].item() == 5 * 64
     assert paced.state["steps"].item() == 64 * published.state["steps"].item()
-
-
-def test_states_of_another_pace_are_refused() -> None:
-    tower, prototypes, _ = make_problem()
-    clip = lmr.ZeroShot(tower, prototypes, 100.0)
-    with pytest.raises(lmr.LmrError, match="belongs to"):
-        lmr.create('lmr_variants(pace="image")', clip).load_state_dict(lmr.create("lmr", clip).state_dict())
 
 
 class WithTorchAdam(book.Reference):
@@ -334,29 +297,6 @@ def run_together(together: lmr.Method, alone: list[Any], images: Tensor, size: i
     return worst
 
 
-def compare_rows(together: lmr.Method, alone: list[lmr.Method]) -> dict[str, float]:
-    """The largest difference of every part of the state."""
-    rows = {key: torch.cat([single.state[key] for single in alone]) for key in together.state}
-    return {key: (together.state[key] - row).abs().max().item() for key, row in rows.items()}
-
-
-@pytest.mark.parametrize("sideways", [False, True])
-@pytest.mark.parametrize(
-    "spec",
-    ["lmr", 'lmr_variants(emit="before")', "lmr(pmr=False)", "lmr(tau=0.4, bc=False)", 'lmr_variants(pace="image")'],
-)
-def test_streams_together_are_streams_alone(spec: str, sideways: bool) -> None:
-    tower, prototypes, anchors = make_problem(sideways=sideways)
-    clip = lmr.ZeroShot(tower, prototypes, 100.0)
-    together, alone = lmr.create(spec, clip, streams=5), [lmr.create(spec, clip) for _ in range(5)]
-    assert run_together(together, alone, make_images(anchors, 237)) < 1e-9
-    assert max(compare_rows(together, alone).values()) < 1e-9
-    assert len(set(together.state["images"].tolist())) > 1
-    if "steps" in together.state:
-        assert len(set(together.state["steps"].tolist())) > 1
-        assert together.state["steps"].min() >= 2
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_streams_together_are_the_reference(dtype: torch.dtype) -> None:
     """In float32 as well, where no decision is so near its border that rounding could turn it over."""
@@ -370,38 +310,6 @@ def test_streams_together_are_the_reference(dtype: torch.dtype) -> None:
     assert run_together(together, references, images) < (1e-9 if dtype == torch.float64 else 1e-3)
     assert [reference.steps for reference in references] == together.state["steps"].tolist()
     assert min(event["slack"] for reference in references for event in reference.history) > 1e-6
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_tower_serves_streams_together(dtype: torch.dtype) -> None:
-    torch.manual_seed(5)
-    tower = VisionTower(VisionConfig(32, 8, width=160, depth=2, heads=5, features=128, hidden=640)).to(dtype)
-    anchors = torch.randn(3, 3, 32, 32).repeat_interleave(4, 0) + 0.2 * torch.randn(12, 3, 32, 32)
-    images = anchors[torch.randint(12, (96,))] + 0.5 * torch.randn(96, 3, 32, 32)
-    with torch.no_grad():
-        features = tower(anchors.to(dtype))
-    # A tower without training gives all images nearly one direction, so that is taken off the prototypes.
-    clip = lmr.ZeroShot(tower, features - features.mean(0), 100.0)
-    together, alone = lmr.create("lmr", clip, streams=3), [lmr.create("lmr", clip) for _ in range(3)]
-    assert run_together(together, alone, images.to(dtype), 8) < (1e-9 if dtype == torch.float64 else 1e-4)
-    assert together.state["steps"].min() > 2
-    assert compare_rows(together, alone)["steps"] == 0
-
-
-def test_stream_report_of_a_mixed_batch() -> None:
-    """Every stream has its own line in the info, and the whole is their mean."""
-    tower, prototypes, anchors = make_problem()
-    clip = lmr.ZeroShot(tower, prototypes, 100.0)
-    together, alone = lmr.create("lmr", clip, streams=4), {s: lmr.create("lmr", clip) for s in (1, 3)}
-    images, ids = make_images(anchors, 16), torch.tensor([3, 1] * 6 + [3] * 4)
-    info = together.step(images, streams=ids).info
-    assert sorted(info["streams"]) == [1, 3]
-    own = {s: alone[s].step(images[ids == s]).info for s in alone}
-    for s, line in info["streams"].items():
-        assert set(line) == set(own[s]) - {"top_class_share"}
-        check_info(line, {key: own[s][key] for key in line}, 1e-9)
-    for key in ("gate_share", "protected_size", "loss", "drift", "top_class_share"):
-        assert info[key] == pytest.approx((own[1][key] + own[3][key]) / 2, abs=1e-6)
 
 
 # Numbers that are not finite.

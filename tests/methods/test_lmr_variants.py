@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 import lmr
 import lmr_reference as book
-from lmr.core.passes import Passes, count_samples
 from lmr_problem import copy_state, make_images, make_problem
 
 
@@ -46,26 +45,6 @@ def test_defaults_are_the_published_method() -> None:
     plain, whole = lmr.create("lmr", clip), lmr.create("lmr_variants", clip)
     for images in make_images(anchors, 30).split(10):
         assert torch.equal(plain.step(images).logits, whole.step(images).logits)
-
-
-@pytest.mark.parametrize(
-    "spec", ["lmr_variants(share=0.4)", 'lmr_variants(share=0.4, emit="before")', "lmr_variants(share=0.2, tau=0.5)"]
-)
-def test_streams_together_are_streams_alone(spec: str) -> None:
-    """Whatever the order in which a batch mixes them, each stream's own images decide which of them teach."""
-    tower, prototypes, anchors = make_problem()
-    clip = lmr.ZeroShot(tower, prototypes, 100.0)
-    together, alone = lmr.create(spec, clip, streams=4), [lmr.create(spec, clip) for _ in range(4)]
-    torch.manual_seed(0)
-    for batch in make_images(anchors, 150).split(15):
-        ids = torch.randint(4, (len(batch),))
-        logits = together.step(batch, streams=ids).logits
-        for s, other in enumerate(alone):
-            if (ids == s).any():
-                assert (logits[ids == s] - other.step(batch[ids == s]).logits).abs().max() < 1e-9
-    for key, value in together.state.items():
-        assert (value - torch.cat([other.state[key] for other in alone])).abs().max() < 1e-9, key
-    assert together.state["steps"].max() >= 2
 
 
 class Faulty(nn.Module):
@@ -109,41 +88,3 @@ def test_a_step_into_the_void_is_taken_back_for_all_images() -> None:
     assert answer.info["finite"] is False
     for key in set(before) - {"predicted"}:
         assert torch.equal(method.state[key], before[key]), key
-
-
-@pytest.mark.parametrize(
-    ("spec", "passes"),
-    [
-        ("lmr", Passes(2, 1)),
-        ("lmr_variants(share=0.25)", Passes(1.25, 0.25)),
-        ('lmr_variants(share=0.25, emit="before")', Passes(1, 0.25)),
-        ("lmr_variants(pmr=False, share=0.25)", Passes(1, 0)),
-    ],
-)
-def test_passes(spec: str, passes: Passes) -> None:
-    tower, prototypes, _ = make_problem()
-    assert lmr.count_passes(lmr.create(spec, lmr.ZeroShot(tower, prototypes))) == passes
-
-
-@pytest.mark.parametrize(
-    "spec", ["lmr_variants(share=0.25)", "lmr_variants(share=0.4, emit='before')", "lmr_variants(share=0.3)", "lmr"]
-)
-@pytest.mark.parametrize("size", [1, 2, 3, 8])
-def test_passes_on_the_stand_in_are_those_on_the_model(spec: str, size: int) -> None:
-    """Against the images that go through the tower, and those whose features receive a gradient."""
-    tower, prototypes, anchors = make_problem()
-    method = lmr.create(spec, lmr.ZeroShot(tower, prototypes, 100.0), tau=0.0)
-    with count_samples(tower) as counts:
-        assert method.step(make_images(anchors, size)).info["stepped"]
-    counted = lmr.count_passes(method, size)
-    assert counted is not None
-    assert (counts["forwards"] / size, counts["backwards"] / size) == pytest.approx(
-        (counted.forwards, counted.backwards)
-    )
-
-
-@pytest.mark.parametrize("spec", ["lmr_variants(share=0)", "lmr_variants(share=1.5)"])
-def test_refused_values(spec: str) -> None:
-    tower, prototypes, _ = make_problem()
-    with pytest.raises(lmr.LmrError, match="share"):
-        lmr.create(spec, lmr.ZeroShot(tower, prototypes))

@@ -54,18 +54,6 @@ def test_stream_is_that_of_the_reference(name: str, lr: float, decay: float, wei
         assert (expected - plain.predict(views[:, 0]).logits).abs().max() > 1e-4
 
 
-def test_defaults_are_those_of_transformers() -> None:
-    method = lmr.create("memo", make_view_problem().classifier)
-    arguments = {key: getattr(method, key) for key in ("lr", "optimizer", "weight_decay", "views", "weights")}
-    assert arguments == {"lr": 1e-5, "optimizer": "adamw", "weight_decay": 0.01, "views": 64, "weights": "norms"}
-
-
-def test_presets_of_residual_networks_are_named_after_them() -> None:
-    """A preset of a dataset is what CLIP should have there: the defaults."""
-    presets = lmr.find_method("memo").card.presets
-    assert [name for name, preset in presets.items() if preset.values] == ["resnet50", "resnet26"]
-
-
 def test_all_weights_step_in_single_precision_at_least() -> None:
     tower = nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 8))  # all of it follows to half precision
     clip = lmr.ZeroShot(tower, torch.randn(3, 8), input_shape=(3, 2, 2)).to(torch.bfloat16)
@@ -95,14 +83,6 @@ def test_views_are_those_of_augmix_on_the_published_colour(mixed: bool, fill: fl
     given, own = (lmr.create("memo(views=40, lr=1e-3)", clip) for _ in range(2))
     answer = given.step(torch.cat([image.unsqueeze(0), views]).unsqueeze(0)).logits
     assert torch.equal(own.step(image.unsqueeze(0)).logits, answer) == same
-
-
-def test_batch_is_its_images_one_by_one_to_the_bit() -> None:
-    clip = load_pocket().classifier(["red ring", "blue star"])
-    images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    together, single = (lmr.create("memo(views=4, lr=1e-3)", clip) for _ in range(2))
-    expected = torch.cat([single.step(images[k : k + 1]).logits for k in range(3)])
-    assert torch.equal(together.step(images).logits, expected)
 
 
 def test_all_weights_are_counted() -> None:

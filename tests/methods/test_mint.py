@@ -26,11 +26,6 @@ def make_problem(count: int = 67, seed: int = 4, kinds: int = 9) -> tuple[Any, T
         return tower, tower(anchors), images
 
 
-def make_method(spec: str = "mint", **how: Any) -> tuple[lmr.Method, Tensor]:
-    tower, prototypes, images = make_problem(**how)
-    return lmr.create(spec, lmr.ZeroShot(tower, prototypes, 100.0)), images
-
-
 def subtract(one: list[float], other: list[float]) -> list[float]:
     return [a - b for a, b in zip(one, other, strict=True)]
 
@@ -172,65 +167,6 @@ def test_long_stream_mixes_much_of_the_means_in(prior: float) -> None:
     assert turned[~seen].min() > 1 - 1e-12
 
 
-def test_before_and_after_are_different_memories() -> None:
-    """Features before the step and after it differ, else the comparisons would not notice one taken for the other."""
-    method, _, _ = follow(8)
-    assert (method.state["pre_means"] - method.state["post_means"]).abs().max() > 1e-3
-
-
-def test_gradient_is_an_average_and_the_model_begins_anew() -> None:
-    """The same batch again and again, without its own memory in between, moves the norms by the same step."""
-    method, images = make_method()
-    method.step(images[:8])
-    once = method.state["gradient"].clone()
-    for key in ("pre_means", "pre_counts", "post_means", "post_counts"):
-        method.state[key].zero_()
-    answer = method.step(images[:8])
-    torch.testing.assert_close(method.state["gradient"], once, atol=1e-12, rtol=0)
-    fresh, _ = make_method()
-    torch.testing.assert_close(answer.logits, fresh.step(images[:8]).logits, atol=1e-9, rtol=0)
-
-
-def test_arguments_matter() -> None:
-    """Every argument ends elsewhere, so that the comparisons above would notice one lost."""
-    ends = []
-    for spec in ({}, {"lr": 1e-3}, {"prior": 100}):
-        tower, prototypes, images = make_problem()
-        reference = Reference(tower, prototypes, **spec)
-        for batch in images.split(8):
-            reference.step(batch)
-        ends.append(reference.score(images))
-    for k, end in enumerate(ends):
-        for other in ends[:k]:
-            assert (end - other).abs().max() > 1e-2
-
-
-def test_predict_before_any_step_is_zero_shot() -> None:
-    method, images = make_method("mint(prior=1)")
-    clip = method.classifier
-    zeroshot = clip.logits(clip.cosines(clip.features(images)))
-    torch.testing.assert_close(method.predict(images).logits, zeroshot, atol=1e-10, rtol=0)
-    method.step(images[:8])
-    assert (method.predict(images).logits - zeroshot).abs().max() > 0.1
-
-
-def test_unseen_classes_keep_their_text() -> None:
-    method, images = make_method("mint(prior=1e-9)")
-    for batch in images.split(8):
-        answer = method.step(batch)
-    unseen = method.state["post_counts"][0] == 0
-    assert 0 < unseen.sum() < CLASSES - 4
-    frozen = lmr.create("mint(prior=1e30)", method.classifier)
-    frozen.load_state_dict(method.state_dict() | {"spec": frozen.spec})
-    torch.testing.assert_close(
-        method.predict(images).logits[:, unseen], frozen.predict(images).logits[:, unseen], atol=1e-9, rtol=0
-    )
-    assert answer.info["rho"] == pytest.approx(1)
-    means = method.state["post_means"][0, ~unseen]
-    assert (method.predict(images).logits - frozen.predict(images).logits)[:, ~unseen].abs().max() > 0.1
-    assert (means.norm(dim=1) <= 1 + 1e-12).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("size", [1, 5])
 def test_one_class_alone_gives_no_gradient_and_no_noise(size: int, dtype: torch.dtype) -> None:
@@ -247,32 +183,6 @@ def test_one_class_alone_gives_no_gradient_and_no_noise(size: int, dtype: torch.
     assert not method.state["gradient"].any()
     zeroshot = clip.logits(clip.cosines(clip.features(images)))
     torch.testing.assert_close(method.predict(images).logits[:, 1:], zeroshot[:, 1:], atol=1e-4, rtol=0)
-
-
-def test_class_of_one_image_is_pushed_from_the_whole_only() -> None:
-    """Its own mean is itself: the loss of such a sample is its distance from the mean of all."""
-    method, images = make_method()
-    features = method.classifier.features(images)
-    labels = method.classifier.cosines(features).argmax(1)
-    late = int((labels != labels[0]).nonzero()[0])
-    same = features[labels == labels[0]][:4]
-    method.step(images[labels == labels[0]][:4])
-    answer = method.step(images[late : late + 1])
-    whole = torch.cat([same, features[late : late + 1]]).mean(0)
-    assert answer.info["loss"] == pytest.approx(-((features[late] - whole) ** 2).sum().item(), abs=1e-12)
-
-
-@pytest.mark.parametrize("name", ["default", "cifar10-c", "cifar100-c", "imagenet"])
-def test_presets_are_the_appendix(name: str) -> None:
-    method, _ = make_method(f"mint(preset={name!r})")
-    assert (method.lr, method.prior) == (7e-3, 10000)
-    assert lmr.find_method("mint").card.presets[name].batch_size == 64
-
-
-@pytest.mark.parametrize("argument", ["lr=-1.0", "lr=1e999", "prior=0", "prior=-1.0", "prior=1e999"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of mint to be finite"):
-        make_method(f"mint({argument})")
 
 
 class Faulty(nn.Module):

@@ -117,10 +117,3 @@ def test_batch_is_answered_with_all_of_it_in_memory() -> None:
     together = plain.make_method("oga(tau=1.0)", prototypes).step(features).logits
     alone = plain.make_method("oga(tau=1.0)", prototypes)
     assert not torch.allclose(together, torch.cat([alone.step(image).logits for image in features.split(1)]))
-
-
-@pytest.mark.parametrize("argument", ["shots=0", "tau=-0.1"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    prototypes, _ = plain.make_stream(8, 1)
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of oga"):
-        plain.make_method(f"oga({argument})", prototypes)

@@ -114,12 +114,3 @@ def test_model_s_scale_plays_no_part() -> None:
     prototypes, features = plain.make_stream(7, 8)
     one, other = (plain.make_method("onzeta", prototypes, scale).step(features).logits for scale in (5.0, 50.0))
     assert torch.equal(one, other)
-
-
-@pytest.mark.parametrize(
-    "argument", ["tau_text=0.0", "tau_image=-1.0", "cw=-0.1", "cr=-1.0", "alpha=-1.0", "beta=1.1", "length=0"]
-)
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    prototypes, _ = plain.make_stream(8, 1)
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of onzeta"):
-        plain.make_method(f"onzeta({argument})", prototypes)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lmr.methods.otpt import measure_overlap
-from prompt_reference import check_sensitivity, compare_streams
+from prompt_reference import compare_streams
 from view_problem import measure_mean_entropy
 
 
@@ -38,10 +38,6 @@ def make_loss(weight: float, form: str):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("weight", [18.0, 0.05])
 def test_stream_is_that_of_the_reference(weight: float, form: str) -> None:
     compare_streams(f"otpt(orthogonality={weight}, penalty={form!r})", make_loss(weight, form))
-
-
-def test_comparison_would_notice_the_other_form() -> None:
-    check_sensitivity("otpt(orthogonality=0.5)", make_loss(0.5, "frobenius"), [{}])
 
 
 def test_closed_form_is_that_of_the_reflections() -> None:

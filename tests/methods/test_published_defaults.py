@@ -38,6 +38,14 @@ PUBLISHED = [
     "ramen(capacity=750, topk=5, beta=5.0, lr=0.01, optimizer='signsgd')",
     "panda(method='zeroshot', beta=0.6, patch=32, share=10)",
     "lame(affinity='rbf', neighbours=5, steps=100)",
+    "tent(lr=2.5e-4, optimizer='adam', weight_decay=0.0)",
+    "eta(lr=2.5e-4, optimizer='adam', weight_decay=0.0, margin=0.4, diversity=0.05)",
+    "mint(lr=7e-3, prior=10000.0)",
+    "batclip(lr=1e-3, optimizer='adamw', weight_decay=0.01)",
+    "bitta(lr=1e-3, optimizer='adamw', weight_decay=0.01)",
+    "ecalp(k_text=3, k_image=8, gamma=10.0, alpha=1.0, iterations=3)",
+    "tda(pos_alpha=2.0, pos_beta=5.0, pos_capacity=3, neg_alpha=0.117, neg_beta=1.0, neg_capacity=2, "
+    "entropy=(0.2, 0.5), mask=(0.03, 1.0))",
 ]
 PRESETS = {  # preset and batch size -> the arguments in which it differs from the defaults
     ("eata", "cifar10-c", 200): "diversity=0.4, fisher=1.0",
@@ -91,6 +99,19 @@ PRESETS = {  # preset and batch size -> the arguments in which it differs from t
     ("panda", "tent", 64): "method='tent', beta=0.2, again=True",
     ("panda", "zero", 64): "method='zero(views=64)', beta=0.4",
     ("bca", "views", 1): "views=64",
+    ("tent", "cifar10-c", 200): "",
+    ("tent", "imagenet", 64): "optimizer='sgd'",
+    ("eta", "cifar100-c", 200): "",
+    ("eta", "imagenet", 64): "optimizer='sgd'",
+    ("batclip", "cifar10-c", 200): "",
+    ("batclip", "cifar100-c", 200): "lr=5e-4, optimizer='adam'",
+    ("batclip", "imagenet", 64): "lr=5e-4",
+    ("bitta", "cifar10-c", 200): "",
+    ("bitta", "cifar100-c", 200): "lr=5e-4",
+    ("bitta", "imagenet", 64): "lr=5e-4",
+    ("mint", "imagenet", 64): "",
+    ("ecalp", "imagenet", 1): "",
+    ("tda", "imagenet", 1): "",
 }
 
 

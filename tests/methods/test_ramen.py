@@ -97,16 +97,6 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any], size: int) -> Non
         assert method.state["features"].shape[1] < len(images)
 
 
-def test_every_argument_ends_elsewhere() -> None:
-    _, _, images = plain.make_problem()
-    ends = []
-    for spec in SPECS:
-        reference = Reference(**spec)
-        ends.append(torch.cat([reference.step(batch) for batch in images.split(9)])[-9:])
-    for k, end in enumerate(ends):
-        assert all((end - other).abs().max() > 1e-3 for other in ends[:k])
-
-
 def test_first_image_alone_takes_a_sign_step_of_its_own_entropy() -> None:
     _, _, images = plain.make_problem()
     reference = plain.NormReference(SCALE)
@@ -126,9 +116,3 @@ def test_large_memory_is_announced(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
     make_method({"capacity": 10**6})
     assert "bytes" in caplog.text
-
-
-@pytest.mark.parametrize("argument", ["lr=-1.0", "beta=-0.1", "capacity=0", "topk=0"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of ramen"):
-        plain.make_method(f"ramen({argument})")

@@ -175,9 +175,3 @@ def test_memory_of_images_needs_their_shape() -> None:
     clip.input_shape = None
     with pytest.raises(lmr.LmrError, match=r"rotta keeps images.*input_shape"):
         lmr.create("rotta", clip)
-
-
-@pytest.mark.parametrize("argument", ["lr=-1.0", "memory=0", "every=0", "nu=-0.1", "age=-1.0", "uncertainty=1e999"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of rotta"):
-        plain.make_method(f"rotta({argument})")

@@ -138,9 +138,3 @@ def test_norms_of_a_fourth_layer_do_not_adapt() -> None:
     tower = nn.Sequential(OrderedDict((f"layer{k}", nn.Sequential(nn.LayerNorm(4))) for k in (3, 4)))
     method = lmr.create("sar", lmr.ZeroShot(tower, torch.eye(4).flip(0)))
     assert [norm.name for norm in method.bank.norms] == ["layer3.0"]
-
-
-@pytest.mark.parametrize("argument", ["lr=-1.0", "rho=-0.1", "recovery=-0.1", "margin=1e999"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of sar to be finite and not negative"):
-        plain.make_method(f"sar({argument})")

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import feature_streams as plain
-import lmr
 
 
 def soften(x: np.ndarray) -> np.ndarray:
@@ -101,10 +100,3 @@ def test_class_without_mass_keeps_its_text() -> None:
     prototypes, features = plain.make_stream(6, 20)
     method = plain.make_method("stata", prototypes, scale=1e5)
     assert method.step(features).probabilities.isfinite().all()
-
-
-@pytest.mark.parametrize("argument", ["alpha=-0.1", "smooth=-0.1", "neighbours=-1", "rounds=0"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    prototypes, _ = plain.make_stream(8, 1)
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of stata"):
-        plain.make_method(f"stata({argument})", prototypes)

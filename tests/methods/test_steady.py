@@ -249,37 +249,6 @@ def test_share_follows_the_reference_in_every_batching(share: float) -> None:
     assert (flow(whole, images, 64) - expected).abs().max() > 1e-3
 
 
-def test_share_of_streams_of_a_mixed_batch_is_that_of_each_alone() -> None:
-    spec: dict[str, Any] = FAST | {"share": 0.4, "prior": "uniform"}
-    streams = [draw_life((BAD,), seed) for seed in (0, 1, 2)]
-    mixed, alone = (lmr.create("steady", make_classifier(), **spec, streams=count) for count in (3, 1))
-    order = torch.tensor([0, 2, 1, 1, 0, 2, 0, 0, 1, 2, 2, 1, 0, 1, 2]).repeat(24)
-    rank = torch.stack([(order == k).cumsum(0) - 1 for k in range(3)]).gather(0, order[None])[0]
-    images = torch.stack([streams[k][n] for k, n in zip(order.tolist(), rank.tolist(), strict=True)])
-    parts = zip(images.split(11), order.split(11), strict=True)
-    logits = torch.cat([mixed.step(part, streams=ids).logits for part, ids in parts])
-    for k in range(3):
-        alone.reset()
-        torch.testing.assert_close(logits[order == k], flow(alone, streams[k], 64), atol=1e-9, rtol=0)
-    assert int(alone.state["steps"]) > 0
-
-
-@pytest.mark.parametrize(
-    ("share", "size", "backwards"),
-    [(0.25, 8, 0.25), (0.25, 1, 0.25), (0.5, 64, 0.5), (0.3, 20, 0.3), (1e-9, 8, 1 / 32)],
-)
-def test_share_counts_its_passes(share: float, size: int, backwards: float) -> None:
-    passes = count_passes(lmr.create("steady", make_classifier(), share=share), size)
-    assert passes is not None
-    assert (passes.forwards, passes.backwards) == (1, backwards)
-
-
-@pytest.mark.parametrize("share", [0, 1.5])
-def test_bad_share_gets_a_sentence(share: float) -> None:
-    with pytest.raises(lmr.LmrError, match="share"):
-        lmr.create("steady", make_classifier(), share=share)
-
-
 @pytest.mark.parametrize("prior", ["history", "uniform"])
 def test_bias_alone_adapts_at_the_cost_of_the_frozen_model_without_a_learning_rate(prior: str) -> None:
     images, values = draw_life(LIFE[:2]), FAST | {"lr": 0.0, "prior": prior}
@@ -386,14 +355,6 @@ def test_state_of_a_large_model_is_small() -> None:
     assert sum(value.nbytes for value in method.state.values()) <= 1_500_000
 
 
-@pytest.mark.parametrize("size", [1, 8, 20, 64])
-@pytest.mark.parametrize("prior", ["history", "uniform"])
-def test_drifted_stream_costs_a_forward_and_a_backward(size: int, prior: str) -> None:
-    passes = count_passes(lmr.create("steady", make_classifier(), prior=prior), size)
-    assert passes is not None
-    assert (passes.forwards, passes.backwards) == (1, 1)
-
-
 @pytest.mark.parametrize("streams", [1, 3])
 def test_filled_state_is_a_valid_one(streams: int) -> None:
     method = lmr.create("steady", make_classifier(), streams=streams)
@@ -468,15 +429,6 @@ def test_pixel_statistics(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(describe_pixels(images.float()), expected.float(), atol=1e-3, rtol=1e-4)
     half = images.half()
     torch.testing.assert_close(describe_pixels(half), describe_pixels(half.float()), atol=0, rtol=0)
-
-
-def test_other_inputs_than_pictures_are_grey() -> None:
-    rows = torch.randn(4, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    expected = describe_pixels(rows.unsqueeze(1))
-    assert torch.equal(describe_pixels(rows), expected)
-    assert torch.equal(describe_pixels(rows.flatten(1)), describe_pixels(rows.view(4, 1, 1, 35)))
-    assert torch.equal(describe_pixels(rows.view(4, 1, 1, 5, 7)), expected)
-    assert (expected[:, 1:3] == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -125,18 +125,6 @@ def test_stream_is_that_of_the_reference(classes: int, count: int, given: dict[s
         assert plain.events == EVERYTHING  # otherwise the stream is too tame to test anything
 
 
-def test_first_image_gets_a_full_pull_to_its_own_class() -> None:
-    prototypes, features = make_stream(10, 1)
-    zero_shot = make(prototypes, "zeroshot").predict(features).logits
-    for spec, negative in (("tda(entropy=(-1.0, 0.0))", 0.0), ("tda(entropy=(-1.0, 1.0), mask=(-1.0, 2.0))", 0.117)):
-        method = make(prototypes, spec)
-        expected = zero_shot - negative
-        expected[0, zero_shot.argmax()] += 2.0
-        answer = method.step(features)
-        torch.testing.assert_close(answer.logits, expected, atol=1e-9, rtol=0)
-        assert (answer.info["positive"], answer.info["negative"]) == (1, int(negative > 0))
-
-
 def make_twins(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Features that differ only where no prototype looks: equal entropies to the last bit, other keys."""
     torch.manual_seed(seed)
@@ -156,14 +144,6 @@ def test_among_equal_entropies_the_first_comes_first_and_stays() -> None:
     assert {"pos replaced", "neg replaced", "pos refused", "neg refused"} <= plain.events
     ties = [row.unique().numel() < row.numel() for row in method.state["pos_entropy"][0]]
     assert any(ties)
-
-
-def test_same_image_fills_the_cache_and_no_more() -> None:
-    prototypes, features = make_stream(10, 1)
-    method = make(prototypes, "tda(entropy=(-1.0, 1.0))")
-    counts = [method.step(features).info for _ in range(5)]
-    assert [info["positive"] for info in counts] == [1, 2, 3, 3, 3]
-    assert [info["negative"] for info in counts] == [1, 2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("classes", [2, 10, 100])
@@ -191,25 +171,6 @@ def test_both_ends_of_the_mask_are_outside_and_the_own_class_is_in_it() -> None:
     assert cases[1][1][p.argmax()]
 
 
-@pytest.mark.parametrize("size", [2, 7, 64, 150])
-def test_batch_is_its_images_one_by_one(size: int) -> None:
-    prototypes, features = make_stream(10, 150)
-    single, batched = make(prototypes), make(prototypes)
-    expected = torch.cat([single.step(image).logits for image in features.split(1)])
-    assert torch.equal(torch.cat([batched.step(images).logits for images in features.split(size)]), expected)
-    assert are_equal(single.state, batched.state)
-
-
-def test_batch_through_an_encoder_is_its_images_one_by_one() -> None:
-    prototypes, features = make_stream(10, 90)
-    torch.manual_seed(5)
-    encoder = nn.Sequential(nn.Linear(12, 40), nn.Tanh(), nn.Linear(40, 12)).double()
-    single, batched = (lmr.create("tda", lmr.ZeroShot(encoder, prototypes, 12.0)) for _ in range(2))
-    expected = torch.cat([single.step(image).logits for image in features.split(1)])
-    answers = torch.cat([batched.step(images).logits for images in features.split(32)])
-    torch.testing.assert_close(answers, expected, atol=1e-9, rtol=0)
-
-
 def test_predict_answers_as_if_the_image_came_now() -> None:
     prototypes, features = make_stream(10, 120)
     method = make(prototypes)
@@ -223,45 +184,3 @@ def test_predict_answers_as_if_the_image_came_now() -> None:
             assert torch.equal(method.step(images[k : k + 1]).logits[0], ahead[k])
         method.load_state_dict(kept)
         method.step(images)
-
-
-def test_float32_stays_float32_and_near() -> None:
-    prototypes, features = make_stream(10, 200)
-    wide, narrow = make(prototypes), make(prototypes.float())
-    for images in features.split(20):
-        answer = narrow.step(images.float()).logits
-        assert answer.dtype == torch.float32
-        torch.testing.assert_close(answer.double(), wide.step(images).logits, atol=1e-3, rtol=0)
-    assert narrow.state["pos_keys"].dtype == narrow.state["neg_entropy"].dtype == torch.float32
-
-
-def test_presets_are_the_papers_values() -> None:
-    prototypes, _ = make_stream(10, 1)
-    for name in ("default", "cifar10-c", "cifar100-c", "imagenet"):
-        assert lmr.find_method("tda").card.presets[name].batch_size == 1
-        assert make(prototypes, f"tda(preset={name!r})").spec == (
-            "tda(pos_alpha=2.0, pos_beta=5.0, pos_capacity=3, neg_alpha=0.117, neg_beta=1.0, neg_capacity=2, "
-            "entropy=(0.2, 0.5), mask=(0.03, 1.0))"
-        )
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ("pos_alpha=-1.0", "'pos_alpha' of tda to be finite and not negative, got -1.0"),
-        ("neg_alpha=1e999", "'neg_alpha' of tda to be finite"),
-        ("pos_beta=-0.5", "'pos_beta' of tda"),
-        ("neg_beta=-0.5", "'neg_beta' of tda"),
-        ("pos_capacity=-1", "'pos_capacity' of tda"),
-        ("neg_capacity=-1", "'neg_capacity' of tda"),
-        ("pos_capacity=1.5", "'pos_capacity' of tda"),
-        ("entropy=(0.5, 0.2)", r"'entropy' of tda as \(low, high\) with low below high, got \(0.5, 0.2\)"),
-        ("mask=(0.5, 0.5)", "'mask' of tda as"),
-        ("mask=(0.5,)", "'mask' of tda"),
-        ("entropy=0.2", "'entropy' of tda"),
-    ],
-)
-def test_wrong_arguments_get_a_sentence(wrong: str, words: str) -> None:
-    prototypes, _ = make_stream(10, 1)
-    with pytest.raises(lmr.LmrError, match=words):
-        make(prototypes, f"tda({wrong})")

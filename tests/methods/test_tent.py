@@ -102,51 +102,6 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any], size: int) -> Non
     torch.testing.assert_close(method.predict(images).logits, reference.score(images).detach(), atol=1e-7, rtol=0)
 
 
-def test_arguments_matter() -> None:
-    """Every optimiser and every decay ends elsewhere, so that the comparison above would notice one lost."""
-    ends = []
-    for spec in (
-        {},
-        {"optimizer": "adamw", "weight_decay": 0.5},
-        {"weight_decay": 0.5},
-        {"optimizer": "sgd"},
-        {"lr": 1e-3},
-    ):
-        tower, prototypes, images = make_problem()
-        reference = Reference(tower, prototypes, **spec)
-        for batch in images.split(8):
-            reference.step(batch)
-        ends.append(reference.score(images).detach())
-    for k, end in enumerate(ends):
-        for other in ends[:k]:
-            assert (end - other).abs().max() > 1e-3
-
-
-def test_entropy_falls_on_a_batch_seen_again() -> None:
-    tower, prototypes, images = make_problem()
-    method = lmr.create("tent", lmr.ZeroShot(tower, prototypes, 100.0))
-    losses = [method.step(images).info["loss"] for _ in range(20)]
-    assert losses[-1] < losses[0] - 0.01
-
-
-@pytest.mark.parametrize("name", ["default", "cifar10-c", "cifar100-c", "imagenet"])
-def test_presets_are_the_appendix(name: str) -> None:
-    tower, prototypes, _ = make_problem()
-    method = lmr.create("tent", lmr.ZeroShot(tower, prototypes, 100.0), preset=name)
-    assert (method.lr, method.weight_decay) == (2.5e-4, 0.0)
-    assert method.optimizer == ("sgd" if name == "imagenet" else "adam")
-    assert lmr.find_method("tent").card.presets[name].batch_size == (64 if name == "imagenet" else 200)
-
-
-@pytest.mark.parametrize(
-    "spec", ["tent(lr=-1.0)", "tent(lr=1e999)", "tent(weight_decay=-0.1)", 'tent(optimizer="lion")']
-)
-def test_wrong_arguments_get_a_sentence(spec: str) -> None:
-    tower, prototypes, _ = make_problem()
-    with pytest.raises(lmr.LmrError, match=f"'{spec[5:].split('=')[0]}' of tent"):
-        lmr.create(spec, lmr.ZeroShot(tower, prototypes, 100.0))
-
-
 class Faulty(nn.Module):
     """A tower whose features ("nan") or whose gradient ("gradient", "huge") fail on a first number of 99."""
 

@@ -95,10 +95,3 @@ def test_views_are_made_of_images() -> None:
         method = lmr.create(spec, clip)
         assert not torch.equal(method.step(images).logits, clip(images))
         assert int(method.state["seen"]) == 4
-
-
-@pytest.mark.parametrize("argument", ["lr=-0.1", "weight_decay=-0.1", "keep=0.0", "steps=0", "views=0"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    prototypes, _ = plain.make_stream(8, 1)
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of tps"):
-        plain.make_method(f"tps({argument})", prototypes)

@@ -111,9 +111,3 @@ def test_embedded_model_of_photographs_reads_all_templates() -> None:
     method = lmr.create("watt", lmr.load("photo").classifier(["cat", "ship", "dog"]))
     assert method.prompts.shape[:2] == (8, 3)
     torch.testing.assert_close(method.prompts.norm(dim=-1), torch.ones(8, 3))
-
-
-@pytest.mark.parametrize("argument", ["inner=0", "rounds=0", "rounds=1001", "lr=-1.0", "mode='q'"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of watt"):
-        plain.make_method(f"watt({argument})")

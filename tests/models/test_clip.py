@@ -40,22 +40,6 @@ def test_features_are_those_of_transformers(model: Any, tmp_path: Path) -> None:
     assert backbone.logit_scale == pytest.approx(float(model.logit_scale.exp()), rel=1e-6)
 
 
-def test_the_two_activations_and_every_weight_matter(model: Any) -> None:
-    """The comparison can fail: another activation, or one number of any tensor, moves the features."""
-    seen, read = maker.expect_features(model)
-    other = maker.expect_features(maker.make_model("gelu" if model.config.text_config.hidden_act != "gelu" else "relu"))
-    assert (other[0] - seen).abs().max() > 1e-2
-    assert (other[1] - read).abs().max() > 1e-3
-    for name, weight in model.named_parameters():
-        if "k_proj.bias" in name or name == "logit_scale" or "token_embedding" in name:
-            continue  # a bias of the keys cancels in the softmax; not every word is read
-        kept = weight.clone()
-        weight.mul_(1.05)
-        changed = maker.expect_features(model)
-        weight.copy_(kept)
-        assert max((changed[0] - seen).abs().max(), (changed[1] - read).abs().max()) > 1e-4, name
-
-
 def test_text_side_cuts_every_part_to_its_longest(whole: Path) -> None:
     backbone = lmr.load(whole)
     texts = ["dog", "a cat", "a photo of a very long dog in the grass", "a red fish"]

@@ -26,7 +26,6 @@ from lmr.models.embedded import PHOTO, Embedded, EmbeddedTowers
 from lmr.models.tokenizers import END, START, WordTokenizer
 from lmr.models.towers.stem import StemTower
 from lmr.models.towers.text import TextTower
-from pocket import load_pocket
 from tower_reference import normalise, run_block
 
 tokenize = WordTokenizer("photo", WORDS, PHOTO_NAMES)
@@ -49,29 +48,6 @@ def photographs(photo: Embedded) -> Tensor:
 
 
 # The towers.
-
-
-def test_image_tower_of_patches_is_the_plain_formula(photographs: Tensor) -> None:
-    tower: Any = load_pocket().encoder.double()
-    torch.manual_seed(0)
-    for parameter in tower.parameters():  # norms and biases of a fresh model would be ones and zeros
-        parameter += 0.05 * torch.randn_like(parameter)
-    photographs = photographs[:3].double()
-    with torch.no_grad():
-        features = tower(photographs)
-        side = tower.patches.kernel_size[0]
-        count = photographs.shape[-1] // side
-        for image, feature in zip(photographs, features, strict=True):
-            tokens = [tower.class_token]
-            for row in range(count):
-                for column in range(count):
-                    patch = image[:, row * side : (row + 1) * side, column * side : (column + 1) * side]
-                    tokens.append((tower.patches.weight * patch).sum((1, 2, 3)))
-            x = normalise(torch.stack(tokens) + tower.positions, tower.ln_pre)
-            for block in tower.blocks:
-                x = run_block(x, block, causal=False)
-            expected = normalise(x[0], tower.ln_post) @ tower.projection
-            torch.testing.assert_close(feature, expected, rtol=0, atol=1e-10)
 
 
 @pytest.fixture(scope="module")
@@ -129,15 +105,6 @@ def test_tokens_are_start_words_end_and_padding() -> None:
     assert tokens.dtype == end.dtype == torch.int64
 
 
-def test_long_text_gets_a_message(photo: Embedded) -> None:
-    longest = " ".join(["a"] * 13 + ["cat"])
-    assert photo.encode_text([longest]).isfinite().all()
-    with pytest.raises(lmr.LmrError, match="has 15 words; the photo model reads at most 14"):
-        photo.encode_text(["cat", "a " + longest])
-    with pytest.raises(lmr.LmrError, match="at least one text"):
-        photo.encode_text([])
-
-
 # The classifier.
 
 
@@ -156,105 +123,7 @@ def test_ensemble_is_the_mean_of_unit_features(photo: Embedded) -> None:
     assert clip.encoder is photo.encoder
 
 
-def test_default_template_is_clips(photo: Embedded) -> None:
-    expected = photo.encode_text([f"a photo of a {name}." for name in NAMES])
-    torch.testing.assert_close(photo.classifier(NAMES).prototypes, expected, rtol=0, atol=1e-6)
-
-
-def test_underscores_read_as_spaces(photo: Embedded) -> None:
-    clip = photo.classifier(["maple_tree", "aquarium_fish", " cat "])
-    assert torch.equal(clip.prototypes, photo.classifier(NAMES).prototypes)
-    assert clip.names == ("maple_tree", "aquarium_fish", " cat ")
-
-
-@pytest.mark.parametrize("form", [tuple, list, iter, dict.fromkeys, np.array])
-def test_names_and_templates_may_come_in_any_form(form: Any, photo: Embedded) -> None:
-    templates = ["a photo of a {}.", "a {}"]
-    if form != dict.fromkeys:  # a mapping gives every class sentences of its own
-        templates = form(templates)
-    clip = photo.classifier(form(NAMES), templates)
-    assert clip.names == tuple(NAMES)
-    assert torch.equal(clip.prototypes, photo.classifier(NAMES, ["a photo of a {}.", "a {}"]).prototypes)
-
-
-@pytest.mark.parametrize(
-    ("names", "templates", "words"),
-    [
-        ("cat", ["a {}"], "single text; put it in a list"),
-        (NAMES, "a photo of a {}.", "single text; put it in a list"),
-        (NAMES, ["a photo of a {}.", "a photo"], r"templates with \{\}"),
-        (NAMES, ["a photo of a {name}"], r"templates with \{\}"),
-        (NAMES, [], r"templates with \{\}"),
-        (["cat"], ["a {}"], "at least two class names"),
-        ([], ["a {}"], "at least two class names"),
-        (["cat", ""], ["a {}"], "is empty"),
-        (["cat", "_ "], ["a {}"], "is empty"),
-        (["cat", "zebra"], ["a {}"], "does not know the word 'zebra'"),
-        ([3, 4], ["a {}"], "class names"),
-        (["cat", None], ["a {}"], "class names"),
-        (NAMES, [None], r"templates with \{\}"),
-    ],
-)
-def test_bad_names_and_templates_get_a_message(names: Any, templates: Any, words: str, photo: Embedded) -> None:
-    with pytest.raises(lmr.LmrError, match=words):
-        photo.classifier(names, templates)
-
-
 # Preprocessing.
-
-
-def test_image_of_the_models_size_is_its_pixels(photo: Embedded) -> None:
-    images = np.stack(Photographs().read("clean", 0, range(4)))
-    expected = photo.preprocess(torch.from_numpy(images))
-    assert expected.shape == (4, 3, 32, 32)
-    assert expected.dtype == torch.float32
-    for image, pixels in zip(images, expected, strict=True):
-        assert torch.equal(photo.preprocess(Image.fromarray(image)), pixels)
-    mean, std = (np.array(read_metadata(PHOTO)[key].split(), float) for key in ("mean", "std"))
-    by_hand = (images[2, 5, 9].astype(float) / 255 - mean) / std
-    assert expected[2, :, 5, 9].tolist() == pytest.approx(by_hand.tolist(), abs=1e-6)
-
-
-EDGES = [(32, 32), (33, 32), (32, 33), (31, 64), (1, 1), (1, 50), (50, 1), (2, 3), (640, 31), (31, 640), (224, 224)]
-
-
-@pytest.mark.parametrize("size", EDGES, ids=str)
-def test_any_size_is_scaled_and_cropped(size: tuple[int, int], photo: Embedded) -> None:
-    """A plain image stays plain; a ramp stays a ramp about the centre, whatever the shape of the image."""
-    plain = photo.preprocess(Image.new("RGB", size, (200, 100, 50)))
-    expected = photo.preprocess(torch.tensor([200, 100, 50], dtype=torch.uint8).expand(1, 32, 32, 3))[0]
-    assert torch.equal(plain, expected)
-    width, height = size
-    across = np.tile(np.linspace(0, 255, width)[None, :, None], (height, 1, 3)).round().astype(np.uint8)
-    ramp = photo.preprocess(Image.fromarray(across))
-    assert ramp.shape == (3, 32, 32)
-    middle = photo.preprocess(torch.full((1, 32, 32, 3), 127, dtype=torch.uint8))[0, 0, 0, 0]
-    if width > 1:
-        assert (ramp[0].diff(dim=1) >= -0.04).all()
-        assert abs(float(ramp[0, 16].mean() - middle)) < 0.25
-    assert (ramp[0].diff(dim=0).abs() < 0.04).all()
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_crop_is_the_centre(turned: bool, photo: Embedded) -> None:
-    bands = np.zeros((20, 60, 3), np.uint8)
-    bands[:, :20], bands[:, 20:40], bands[:, 40:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
-    image = Image.fromarray(bands.transpose(1, 0, 2).copy() if turned else bands)
-    centre = photo.preprocess(image)[:, 4:28, 4:28]
-    green = photo.preprocess(Image.new("RGB", (5, 5), (0, 255, 0)))[:, 4:28, 4:28]
-    assert torch.equal(centre, green)
-
-
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"])
-def test_any_mode_becomes_rgb(mode: str, photo: Embedded) -> None:
-    image = (
-        Image.fromarray(Photographs().read("clean", 0, [3])[0]).resize((45, 40)).convert("L" if mode == "1" else "RGB")
-    )
-    converted = image.convert(mode)
-    expected = photo.preprocess(converted.convert("RGB"))
-    assert torch.equal(photo.preprocess(converted), expected)
-    assert expected.shape == (3, 32, 32)
-    assert expected.isfinite().all()
 
 
 def test_preprocess_leaves_the_image_alone(photo: Embedded) -> None:
@@ -374,24 +243,6 @@ def test_it_knows_the_names_of_both_sets(photo: Embedded) -> None:
     assert cosines.max() < 0.997  # no two names are read alike; boy and girl are nearest
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("zebra", r"does not know the word 'zebra' in 'a photo of a zebra\.'"),
-        ("fish", r"knows no class 'fish', .* Near ones: aquarium fish, flatfish"),
-        ("tree", r"knows no class 'tree', .* Near ones: maple tree, oak tree, palm tree, pine tree, willow tree"),
-        ("cat dog", r"knows no class 'cat dog', .* Near ones: cat, dog"),
-        ("trucks", r"does not know the word 'trucks'.* Near ones: truck"),
-        ("good", r"needs a class name in 'a photo of a good\.'"),
-    ],
-)
-def test_other_names_get_an_error_with_near_ones(name: str, words: str, photo: Embedded) -> None:
-    with pytest.raises(lmr.LmrError, match=words):
-        photo.classifier(["cat", name])
-    with pytest.raises(lmr.LmrError, match=r"110 class names and .* words around them; 'lmr doctor photo' lists both"):
-        photo.classifier(["cat", name])
-
-
 def test_it_recognises_photographs_it_was_not_trained_on(photo: Embedded) -> None:
     photos = Photographs()
     classifier = photo.classifier(CIFAR10)
@@ -400,14 +251,6 @@ def test_it_recognises_photographs_it_was_not_trained_on(photo: Embedded) -> Non
     with torch.no_grad():
         answers = classifier.cosines(classifier.features(photo.preprocess(pixels))).argmax(1)
     assert (answers == labels).float().mean() > 0.85
-
-
-@pytest.mark.parametrize("size", [(32, 32), (500, 375), (20, 64), (1, 1)])
-def test_photographs_of_any_size_go_in(size: tuple[int, int], photo: Embedded) -> None:
-    image = Image.effect_noise(size, 50).convert("RGB")
-    features = photo.classifier(["cat", "dog"]).features(photo.preprocess(image)[None])
-    assert features.shape == (1, 128)
-    assert features.isfinite().all()
 
 
 # Its file.
@@ -423,13 +266,6 @@ def test_photo_file_says_what_it_holds(photo: Embedded) -> None:
     assert "photo" in photo.facts["words"]
     assert not any(parameter.requires_grad for parameter in photo.encoder.parameters())
     assert not any(isinstance(module, nn.BatchNorm2d) for module in photo.encoder.modules())
-
-
-def test_it_is_the_default_of_load(photo: Embedded) -> None:
-    loaded = lmr.load()
-    assert isinstance(loaded, Embedded)
-    own, other = photo.encoder.state_dict(), lmr.load("photo").encoder.state_dict()
-    assert all(torch.equal(own[key], other[key]) for key in own)
 
 
 def test_damaged_photo_file_gets_a_message(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lmr
-from lmr.core.norms import NormBank
 
 WORDS, WIDTH, CONTEXT = 60, 16, 8
 NAMES = ["cat", "dog", "bird", "ship"]
@@ -187,27 +186,6 @@ def test_classifier_moves_with_all_its_parts(images: Tensor) -> None:
     torch.testing.assert_close(method.step(images.double()).logits.float(), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [Model, Custom])
-def test_whole_model_is_frozen_and_moves_without_a_text_side(kind: type[nn.Module], images: Tensor) -> None:
-    model = make(kind).train().requires_grad_(True)
-    clip = lmr.from_open_clip(model, tokenize, NAMES, ["a photo of a {}", "one {}"])
-    assert clip.text is None
-    assert not any(module.training for module in model.modules())
-    assert not any(parameter.requires_grad for parameter in model.parameters())
-    method = lmr.create("tent(lr=0.05)", clip).to(torch.float64)
-    assert {t.dtype for t in (*model.parameters(), *model.buffers())} == {torch.float64}
-    assert method.step(images.double()).logits.dtype == torch.float64
-
-
-def test_fingerprint_follows_a_move_through_another_classifier() -> None:
-    """Both hold the same model, each with an image side of its own."""
-    model = make()
-    one, other = (lmr.from_open_clip(model, tokenize, NAMES, ["a {}", "one {}"]) for _ in range(2))
-    before = one.fingerprint["backbone"]
-    other.to(torch.bfloat16).to(torch.float32)
-    assert one.fingerprint["backbone"] == other.fingerprint["backbone"] != before
-
-
 def test_states_fit_the_same_model(images: Tensor) -> None:
     one, other = (lmr.create("tent", lmr.from_open_clip(make(), tokenize, NAMES)) for _ in range(2))
     one.step(images)
@@ -254,17 +232,3 @@ def test_what_does_not_fit_is_refused_and_nothing_changes(kind: str) -> None:
         assert all(module.training for module in model.modules())
         assert all(parameter.requires_grad for parameter in model.parameters())
         assert not any(module._forward_pre_hooks for module in model.modules())
-
-
-def test_same_name_may_come_twice() -> None:
-    """As in the names that CLIP's authors gave to ImageNet's classes, and as in ``Backbone.classifier``."""
-    clip = lmr.from_open_clip(make(), tokenize, iter(["cat", "dog", "cat"]))  # type: ignore[arg-type]
-    assert clip.names == ("cat", "dog", "cat")
-    assert torch.equal(clip.prototypes[0], clip.prototypes[2])
-
-
-def test_bank_finds_no_norm_twice() -> None:
-    clip = lmr.from_open_clip(make(), tokenize, NAMES)
-    assert clip.text is not None
-    bank = NormBank(nn.ModuleList([clip.encoder, clip.text.tower]))
-    assert len({id(norm.module) for norm in bank.norms}) == len(bank.norms) == 6

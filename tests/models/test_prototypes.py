@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
-import sys
 from collections.abc import Sequence
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,25 +94,6 @@ def test_prompts_of_similar_length_are_encoded_together() -> None:
     assert all(max(one) <= min(other) for one, other in pairwise(seen))
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("kind", "slow", "shown"), [(Terminal, True, True), (Terminal, False, False), (io.StringIO, True, False)]
-)
-def test_bar_shows_for_long_work_on_a_terminal(
-    kind: Any, slow: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = kind()
-    clock = count(0.0, 5.0 if slow else 0.0)  # every look at it is so many seconds later
-    monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr("lmr.core.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
-    average_prompts(Toy().encode_text, [[f"{c} {number}" for number in range(20)] for c in range(100)])
-    assert ("Encoding prompts" in screen.getvalue()) == shown
-
-
 # The cache.
 
 
@@ -127,13 +105,6 @@ def test_second_time_nothing_is_encoded(folder: Path) -> None:
     assert again.encoded == []
     assert torch.equal(first.prototypes, second.prototypes)
     assert second.prototypes.dtype == torch.float32
-
-
-def test_home_is_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LMR_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    Toy().classifier(NAMES)
-    assert len(list_kept(tmp_path / "home" / ".cache" / "lmr" / "prototypes")) == 1
 
 
 def test_everything_that_matters_is_in_the_key(folder: Path) -> None:
@@ -202,14 +173,6 @@ def test_nothing_is_kept_without_a_cache(folder: Path) -> None:
     assert list_kept(folder) == []
 
 
-@pytest.mark.parametrize("cache", [None, 1])
-def test_cache_that_is_none_gets_a_message(cache: Any) -> None:
-    toy = Toy()
-    with pytest.raises(lmr.LmrError, match=f"True, False or a folder as the cache of prototypes, got {cache}"):
-        toy.classifier(NAMES, cache=cache)
-    assert toy.encoded == []
-
-
 def test_embedded_model_keeps_nothing_unless_asked(folder: Path, tmp_path: Path) -> None:
     names = ["cat", "ship"]
     plain = lmr.load().classifier(names)
@@ -276,13 +239,3 @@ def test_classifier_of_kept_prototypes_can_adapt() -> None:
             clip = Toy().classifier(NAMES)
         assert not clip.prototypes.is_inference()
         assert not clip.prototypes.requires_grad
-
-
-def test_failure_while_encoding_keeps_nothing(folder: Path) -> None:
-    class Broken(Toy):
-        def encode_text(self, texts: Sequence[str]) -> Tensor:
-            raise lmr.LmrError("no such word")
-
-    with pytest.raises(lmr.LmrError, match="no such word"):
-        Broken().classifier(NAMES)
-    assert list_kept(folder) == []

@@ -6,7 +6,6 @@ import copy
 import json
 import pickle
 import shutil
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,6 @@ import siglip_maker as maker
 from lmr.core.norms import NormBank
 
 CONTEXT, SIDE, WIDTH = maker.CONTEXT, maker.SIDE, maker.WIDTH
-WEIGHTS = "model.safetensors"
-
-TEXTS = ["a photo of a cat", "A Photo, of a RED bird!", "", "dog " * 30, "the blue star on the left  of a house"]
 NAMES = ["cat", "red_bird", "blue star"]
 
 
@@ -56,15 +52,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def images() -> Tensor:
     torch.manual_seed(3)
     return torch.randn(6, 3, SIDE, SIDE)
-
-
-def test_weights_belong_to_the_model_not_to_the_file(siglip: Case, images: Tensor, tmp_path: Path) -> None:
-    folder = shutil.copytree(siglip.folder, tmp_path / "copy")
-    backbone = lmr.load(folder)
-    with (folder / WEIGHTS).open("r+b") as file:
-        file.seek(20_000)
-        file.write(b"\x77" * ((folder / WEIGHTS).stat().st_size - 20_000))
-    assert torch.equal(backbone.encoder(images), siglip.load().encoder(images))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
@@ -126,47 +113,6 @@ def test_step_moves_every_norm_as_autograd_does(siglip: Case, images: Tensor) ->
     expected = torch.cat([t for norm in norms for t in (norm.weight.grad, norm.bias.grad)])  # type: ignore[misc]
     torch.testing.assert_close(gradient[0], expected, rtol=1e-4, atol=1e-5)
     assert (expected.abs().view(12, WIDTH).sum(1) > 0).all()
-
-
-@pytest.mark.parametrize("name", ["lmr", "tent", "batclip"])
-def test_methods_adapt_it(name: str, case: Case, images: Tensor) -> None:
-    backbone = case.load()
-    before = copy.deepcopy(backbone.encoder.state_dict())
-    method = lmr.create(name, backbone.classifier(NAMES))
-    first = method.step(images)
-    second = method.step(images)
-    assert first.logits.isfinite().all()
-    assert not torch.equal(first.logits, second.logits)
-    after = backbone.encoder.state_dict()
-    assert all(torch.equal(before[key], after[key]) for key in before)
-
-
-def test_streams_in_one_batch_are_those_one_by_one(siglip: Case, images: Tensor) -> None:
-    clip = siglip.load().classifier(NAMES)
-    both = lmr.create("lmr(lr=1e-2)", clip, streams=2)
-    alone = [lmr.create("lmr(lr=1e-2)", clip) for _ in range(2)]
-    for batch in (images[:4], images[2:]):
-        answer = both.step(batch, streams=torch.tensor([0, 1, 0, 1]))
-        for stream in range(2):
-            expected = alone[stream].step(batch[stream::2])
-            torch.testing.assert_close(answer.logits[stream::2], expected.logits, rtol=0, atol=1e-4)
-
-
-def test_plain_calls_of_another_thread_use_the_tower_s_norms(siglip: Case, images: Tensor) -> None:
-    backbone = siglip.load()
-    bank = NormBank(backbone.encoder)
-    answers: list[Tensor] = []
-
-    def call() -> None:
-        with torch.no_grad():
-            answers.append(backbone.encoder(images))
-
-    call()
-    thread = threading.Thread(target=call, daemon=True)
-    with bank.serve(bank.start[None] + 1):
-        thread.start()
-        thread.join(60)
-    assert torch.equal(*answers)
 
 
 def test_text_side_gives_the_prototypes(case: Case) -> None:

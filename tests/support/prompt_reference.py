@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -62,12 +62,3 @@ def compare_streams(spec: str, loss: Loss, answer: Answer | None = None, **setti
         moved = max(moved, float((expected - plain.predict(views[:, 0]).logits).abs().max()))
     assert moved > 1e-2
     assert method.state["seen"].tolist() == [sum(SIZES)]
-
-
-def check_sensitivity(spec: str, loss: Loss, wrong: Sequence[dict[str, float]], answer: Answer | None = None) -> None:
-    """Another setting gives other logits, so that the comparison could fail."""
-    problem = make_view_problem()
-    views = make_views(0, SIZES, VIEWS)
-    found = lmr.create(spec, problem.classifier).step(views).logits[0]
-    for settings in wrong:
-        assert (tune(problem, views[0], loss, answer, **settings)[0] - found).abs().max() > 1e-6, settings

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from lmr import LmrError, Thresholds
@@ -39,9 +37,3 @@ def test_spec_makes_the_same_settings() -> None:
 def test_what_cannot_be_used_gets_a_message(text: str, message: str) -> None:
     with pytest.raises(LmrError, match=message):
         read_watch(text)
-
-
-@pytest.mark.parametrize("bad", [None, 5, "high"])
-def test_thresholds_are_thresholds(bad: Any) -> None:
-    with pytest.raises(LmrError, match="Thresholds"):
-        WatchSettings(thresholds=bad)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmr.watch.settings import Thresholds
-from lmr.watch.signals import Signals, Tally, add_images, effective_number, find_alarms, measure, measure_sureness
+from lmr.watch.signals import Signals, Tally, add_images, find_alarms, measure, measure_sureness
 
 CLASSES, MEMORY = 4, 8
 Compared = tuple[int, int, float, float, float]  # labels and entropies, adapted and frozen, and how sure
@@ -81,11 +81,6 @@ def test_answers_are_sure_above_one_half() -> None:
     assert measure_sureness(logits).tolist() == pytest.approx([0, 0.5, 0, 1], abs=1e-6)
     tally = add_images(Tally.begin(3), torch.zeros(2, 1, dtype=torch.int64), torch.ones(2, 1), torch.zeros(1), MEMORY)
     assert tally.averages[-3:] == (0, None, None)
-
-
-def test_effective_number_counts_equal_shares() -> None:
-    assert effective_number(torch.tensor([2.0, 2.0, 0.0, 2.0], dtype=torch.float64)) == pytest.approx(3)
-    assert effective_number(torch.tensor([0.0, 5.0], dtype=torch.float64)) == pytest.approx(1)
 
 
 def test_nothing_is_known_before_the_first_image() -> None:

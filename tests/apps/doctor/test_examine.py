@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,12 @@ from torch.nn import functional as F
 
 import lmr
 from lmr.apps.doctor import examine as examine_file
-from lmr.apps.doctor.checks import CheckKind, choose_texts
-from lmr.apps.doctor.examine import DoctorReport, format_facts
+from lmr.apps.doctor.checks import CheckKind
+from lmr.apps.doctor.examine import DoctorReport
 from lmr.apps.options import DoctorOptions, ModelOptions
 from lmr.cli import main
 from lmr.core.placement import digest_tensors
-from lmr.data.names import read_list
-from lmr.models.embedded import Embedded
 
-NAMES = ["cat", "dog", "ship"]
 GROUPS = {CheckKind.IMAGE_SIDE, CheckKind.TEXT_SIDE, CheckKind.GRADIENT_STEP}  # that failed as a whole
 
 
@@ -172,14 +168,6 @@ def test_every_check_can_fail(make: Callable[[], DoctorReport], failed: CheckKin
     assert f"  FAILED  {failed.value}: " in str(report)
 
 
-def test_class_names_that_read_alike_are_one_text() -> None:
-    """Or two classes of one name would look like a text tower that cannot tell words apart."""
-    backbone = lmr.load()
-    assert choose_texts(backbone, ["Aquarium_fish", "aquarium fish", "cat"]) == ["aquarium fish", "cat"]
-    assert choose_texts(backbone, ["cat", "cat"]) == choose_texts(backbone)
-    assert len(choose_texts(backbone, read_list("cifar10"))) == 8
-
-
 # ---------------------------------------------------------------------------------------------------------- the screen
 
 
@@ -198,64 +186,9 @@ def test_screen_of_the_embedded_model(capsys: pytest.CaptureFixture[str]) -> Non
     assert len(text.splitlines()) < 50
 
 
-def test_screen_of_the_default_model(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    assert main(["doctor"]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert "FAILED" not in said.out
-    backbone = lmr.load()
-    assert isinstance(backbone, Embedded)
-    sizes = backbone.encoder.config
-    side = sizes.resolution // sizes.patch
-    towers = f"{sizes.resolution} pixels, by convolutions to {side} x {side} tokens, {sizes.depth} blocks, "
-    lines = said.out.splitlines()
-    assert lines[1].split() == ["name", "photo"]
-    assert towers in said.out
-    # The long list is wrapped under its title, and every name is there.
-    start = next(k for k, line in enumerate(lines) if line.startswith("  class names "))
-    end = next(k for k in range(start + 1, len(lines)) if lines[k][2] != " ")
-    indent = lines[start].index(backbone.tokenizer.names[0])
-    assert max(map(len, lines[start:end])) <= 100
-    assert all(line[:indent].isspace() and line[indent] != " " for line in lines[start + 1 : end])
-    listed = " ".join(line[indent:] for line in lines[start:end]).split(", ")
-    assert listed == list(backbone.tokenizer.names)
-    assert len(listed) == 110
-    assert max(map(len, lines)) <= 120
-
-
-@pytest.mark.parametrize(("columns", "widest"), [("70", 70), ("20", 60), ("500", 110)])
-def test_facts_are_wrapped_at_the_width_of_the_screen(
-    columns: str, widest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    lines = format_facts({"name": "x", "class names": ", ".join(["pine tree"] * 60)}).splitlines()
-    assert widest - 12 < max(map(len, lines)) <= widest
-
-
 def test_failed_check_is_exit_code_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ModelOptions, "load", lambda self, model: Deaf())
     assert main(["doctor", "deaf"]) == 1
     said = capsys.readouterr()
     assert "FAILED  different texts have different features: largest cosine 1.0000" in said.out
     assert said.err.startswith("lmr: 2 of the checks failed: different texts have different features; ")
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["pockets"], "There is no model 'pockets'"),
-        (["photo", "--labels", "nowhere.txt"], "got 'nowhere.txt', and there is no such file"),
-        (["photo", "--labels", "cat,zebu"], "give --labels with words it knows"),
-        (["--labels", "red star,blue ring"], "The photo model does not know"),
-    ],
-)
-def test_what_does_not_fit_gets_a_sentence(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["doctor", *words]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("lmr: ")
-    assert sentence in said.err

@@ -19,15 +19,11 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import ImageAnswer, print_answers
-from lmr.apps.predict.run import predict_images as predict_default
 from lmr.cli import main
 from lmr.core.answer import Answer
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
-from lmr.data.dataset import CLEAN
-from lmr.data.photographs import Photographs
 from lmr.images import sources as places_file
 from lmr.images.files import open_image
 from predict_runs import (
@@ -43,7 +39,6 @@ from predict_runs import (
     predict_images,
     read_lines,
     read_paths,
-    refuse,
     run_here,
     same_state,
     start,
@@ -147,14 +142,6 @@ def test_every_picture_gets_its_line_in_order(here: Path, capsys: pytest.Capture
             assert [[label, float(share)] for label, share in pairs] == line["top"]
 
 
-def test_a_rotated_picture_is_seen_upright(here: Path) -> None:
-    make_zoo(here / "zoo")
-    Image.fromarray(draw_arrays(range(6, 7))[0]).save(here / "upright.png")
-    predict_images(["upright.png", "zoo/img7.png"], LABELS, method="zeroshot", out="o.jsonl")
-    upright, turned = read_lines(here / "o.jsonl")
-    assert turned["top"] == [[label, pytest.approx(share, abs=1e-4)] for label, share in upright["top"]]
-
-
 def test_broken_pictures_change_nothing_for_the_others(here: Path) -> None:
     draw_pictures(here / "a", range(4))
     shutil.copytree("a", "b")
@@ -254,23 +241,6 @@ def test_the_screen_speaks_utf8_and_text_only_outputs_work(monkeypatch: pytest.M
     assert sys.stdout.getvalue() == expected  # type: ignore[attr-defined]
 
 
-def test_a_terminal_gets_a_bar(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    draw_pictures(here / "a", range(2))
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    predict_images("a", LABELS, out="o.jsonl")
-    assert "2/2" in terminal.getvalue()
-    monkeypatch.setattr(sys, "stdout", Terminal())  # lines and bar on one terminal would be a mess
-    terminal.truncate(0)
-    predict_images("a", LABELS)
-    assert terminal.getvalue() == ""
-
-
 @posix
 def test_a_reader_who_has_seen_enough(here: Path) -> None:
     draw_pictures(here / "a", range(4))
@@ -331,46 +301,6 @@ def test_a_state_serves_without_an_output_file_too(here: Path, capsys: pytest.Ca
     assert (first[1] + second[1]).encode() == (here / "o.jsonl").read_bytes()
     assert "results on standard output, state in two.state\n" in second[2]
     assert same_state(here / "one.state", here / "two.state", notes=False)
-
-
-def test_default_is_the_model_of_photographs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also photographs of any size, shape and storage, as a camera or a scanner writes them."""
-    (here / "photos").mkdir()
-    for number, (width, height) in enumerate([(640, 480), (31, 33), (1, 1), (2000, 20), (17, 900), (32, 32)]):
-        picture = Image.fromarray(Photographs().read(CLEAN, 0, [number])[0]).resize((width, height))
-        mode = "CMYK" if number == 0 else "L" if number == 1 else "RGB"
-        picture.convert(mode).save(here / "photos" / f"{number}.jpg")
-    code = main(["predict", "photos", "--labels", "cat,dog,ship,truck"])
-    said = capsys.readouterr()
-    assert code == 0
-    lines = [json.loads(line) for line in said.out.splitlines()]
-    assert [line["path"] for line in lines] == [f"photos/{number}.jpg" for number in range(6)]
-    assert all({name for name, _ in line["top"]} == {"cat", "dog", "ship", "truck"} for line in lines)
-    assert said.err.startswith("lmr: 6 images labelled. ")
-    predict_default("photos", PredictOptions(labels=["cat", "dog", "ship", "truck"], out="python.jsonl"))
-    predict_images("photos", ["cat", "dog", "ship", "truck"], model="photo", method="steady", out="named.jsonl")
-    for name in ("python.jsonl", "named.jsonl"):
-        assert (here / name).read_text() == said.out
-
-
-@pytest.mark.parametrize(
-    ("labels", "sentence"),
-    [
-        ("cat,dgo", "does not know the word 'dgo' in 'a photo of a dgo.'. Near ones: dog"),
-        ("cat,fish", "knows no class 'fish', as in 'a photo of a fish.'. Near ones: aquarium fish, flatfish,"),
-        ("cat,red star", "For other words load a CLIP model, such as ViT-B-16."),
-    ],
-)
-def test_unknown_class_name_is_refused_before_an_image_is_read(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, labels: str, sentence: str
-) -> None:
-    draw_pictures(here / "a", range(2))
-    opened: list[Path] = []
-    monkeypatch.setattr(places_file, "open_image", opened.append)
-    words = ["a", "--model", "photo", "--labels", labels, "--out", "o.jsonl", "--state", "camera.state"]
-    refuse(capsys, here, sentence, *words)
-    assert opened == []
-    assert [path.name for path in here.iterdir()] == ["a"]
 
 
 def test_state_of_an_unfinished_run_is_not_taken_away_from_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

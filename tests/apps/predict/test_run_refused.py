@@ -23,14 +23,12 @@ from predict_runs import (
     LABELS,
     TEXT,
     USUAL,
-    Crash,
     crash_at,
     draw_pictures,
     posix,
     predict_images,
     prepare,
     read_lines,
-    read_paths,
     refuse,
     run_here,
     start,
@@ -151,16 +149,6 @@ def test_relative_paths_are_resumed_where_they_begin(
     assert len(read_lines(here / "o.jsonl")) == 6
 
 
-def test_absolute_paths_are_resumed_anywhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_pictures(here / "a", range(4))
-    (here / "b").mkdir()
-    with crash_at(lmr.Method, "step", 2, "before"), pytest.raises(Crash):
-        predict_images(here / "a", LABELS, batch_size=2, out=here / "o.jsonl")
-    monkeypatch.chdir("b")
-    predict_images(here / "a", LABELS, batch_size=2, out="../o.jsonl", resume=True)
-    assert read_paths(here / "o.jsonl") == [str(here / "a" / f"img{k}.png") for k in range(4)]
-
-
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [  # options are added; a name takes the folder's place
@@ -197,46 +185,6 @@ def test_what_does_not_fit_is_refused_before_anything_is_touched(
 ) -> None:
     named = bool(change) and not change[0].startswith("-")
     refuse(capsys, Path.cwd(), sentence, *(change[:1] if named else stopped[:1]), *stopped[1:], *change[named:])
-
-
-def test_the_same_from_python(here: Path) -> None:
-    draw_pictures(here / "a", range(2))
-    for options, sentence in [
-        ({"resume": True, "overwrite": True, "out": "o.jsonl"}, "Choose between --resume"),
-        ({"resume": True}, "Only a run that writes to a file can be resumed"),
-    ]:
-        with pytest.raises(lmr.LmrError, match=sentence):
-            predict_images("a", LABELS, **options)  # type: ignore[arg-type]
-    with pytest.raises(lmr.LmrError, match="There is nothing to label"):
-        predict_images([], LABELS)
-    with pytest.raises(lmr.LmrError, match="Expected class names as texts"):
-        read_labels([1, 2])  # type: ignore[list-item]
-    assert read_labels(" a, b c ,d ") == ["a", "b c", "d"]
-    (here / "a,b").write_text("crane, bird\nring\n")
-    assert read_labels("a,b") == read_labels(here / "a,b") == ["crane, bird", "ring"]
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("names.txt", "red star\nblue ring\n"),
-        ("names.tsv", "n01\tred star\nn02\tblue ring\n"),
-        ("names.json", '["red star", "blue ring"]'),
-        ("map.json", '{"n01": "red star", "n02": "blue ring"}'),
-    ],
-)
-def test_labels_may_be_in_any_file(here: Path, name: str, text: str) -> None:
-    (here / name).write_text(text)
-    assert read_labels(name) == ["red star", "blue ring"]
-
-
-@posix
-def test_two_runs_cannot_write_one_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = prepare(here)
-    with hold_path(here / "o.jsonl", "busy"):
-        for flag in ("--resume", "--overwrite"):
-            refuse(capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, flag)
-    assert run_here(capsys, *words, "--resume")[0] == 0
 
 
 @posix
@@ -372,3 +320,20 @@ def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
         assert second.recover(first.offset, first.digest) == [("a.png", None, "x:y"), ("b\n.png", None, None)]
         assert (second.offset, second.digest) == (first.offset, first.digest)
     assert format_csv(answers[0], 2) == b'a.png,,,x:y,0.750000,0.500000,x:y:0.750000,"q,"":0.250000",\n'
+
+
+def test_the_same_from_python(here: Path) -> None:
+    draw_pictures(here / "a", range(2))
+    for options, sentence in [
+        ({"resume": True, "overwrite": True, "out": "o.jsonl"}, "Choose between --resume"),
+        ({"resume": True}, "Only a run that writes to a file can be resumed"),
+    ]:
+        with pytest.raises(lmr.LmrError, match=sentence):
+            predict_images("a", LABELS, **options)  # type: ignore[arg-type]
+    with pytest.raises(lmr.LmrError, match="There is nothing to label"):
+        predict_images([], LABELS)
+    with pytest.raises(lmr.LmrError, match="Expected class names as texts"):
+        read_labels([1, 2])  # type: ignore[list-item]
+    assert read_labels(" a, b c ,d ") == ["a", "b c", "d"]
+    (here / "a,b").write_text("crane, bird\nring\n")
+    assert read_labels("a,b") == read_labels(here / "a,b") == ["crane, bird", "ring"]

@@ -108,19 +108,6 @@ def test_second_pass_opens_no_image_again(
     assert out.read_bytes() == straight.read_bytes()
 
 
-def test_standard_output_and_csv(
-    pictures: Path, truth: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    words = ["predict", str(pictures), "--labels", TEXT, "--model", "photo", "--truth", str(truth)]
-    assert main(words) == 0
-    captured = capsysbinary.readouterr()
-    assert captured.out.count(b"\n") == COUNT
-    assert b"7 labels" in captured.err
-    assert main([*words, "--out", str(tmp_path / "out.csv")]) == 0
-    assert len((tmp_path / "out.csv").read_text().splitlines()) == COUNT + 1
-    assert main([*words, "--out", str(tmp_path / "out.csv")]) == 2  # it exists
-
-
 def test_a_finished_run_is_not_resumed(pictures: Path, truth: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     predict_images(pictures, LABELS, method="zeroshot", truth=truth, out=out)
@@ -177,3 +164,16 @@ def test_what_does_not_fit_is_refused(pictures: Path, truth: Path, tmp_path: Pat
     with pytest.raises(lmr.LmrError):
         predict_images(pictures, LABELS, **{"truth": truth, "out": tmp_path / "out.jsonl"} | more)
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_standard_output_and_csv(
+    pictures: Path, truth: Path, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    words = ["predict", str(pictures), "--labels", TEXT, "--model", "photo", "--truth", str(truth)]
+    assert main(words) == 0
+    captured = capsysbinary.readouterr()
+    assert captured.out.count(b"\n") == COUNT
+    assert b"7 labels" in captured.err
+    assert main([*words, "--out", str(tmp_path / "out.csv")]) == 0
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == COUNT + 1
+    assert main([*words, "--out", str(tmp_path / "out.csv")]) == 2  # it exists

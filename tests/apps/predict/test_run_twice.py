@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary
 from lmr.apps.predict.twice import predict_twice
 from lmr.images.files import open_image
-from predict_runs import LABELS, Crash, crash_at, draw_pictures, posix, read_lines, run_here
+from predict_runs import LABELS, Crash, crash_at, draw_pictures, read_lines
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
 COUNT = 20
@@ -109,16 +107,6 @@ def test_two_runs_never_share_an_output(pictures: Path, tmp_path: Path, monkeypa
     assert len(read_lines(tmp_path / "out.jsonl")) == COUNT
 
 
-@posix
-def test_class_names_from_a_pipe_are_read_once(pictures: Path, tmp_path: Path) -> None:
-    pipe = tmp_path / "names"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=("\n".join(LABELS),), daemon=True)
-    writer.start()
-    assert predict(pictures, tmp_path / "out.jsonl", labels=pipe).images == COUNT
-    writer.join(60)
-
-
 def test_a_run_of_one_pass_is_not_resumed_in_two(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,18 +115,6 @@ def test_a_run_of_one_pass_is_not_resumed_in_two(
         predict(pictures, tmp_path / "out.jsonl", passes=1)
     with pytest.raises(lmr.LmrError, match="The run had --passes 1, not 2"):
         predict(pictures, tmp_path / "out.jsonl", resume=True)
-
-
-def test_standard_output_has_the_second_answers(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = ["pictures", "--labels", ",".join(LABELS), "--method", "lmr", "--batch-size", "8", "--passes", "2"]
-    predict(Path("pictures"), Path("out.jsonl"))
-    code, said, _ = run_here(capsys, *words)
-    assert (code, said) == (0, Path("out.jsonl").read_text())
-    code, said, _ = run_here(capsys, *words, "--passes", "3")
-    assert code == 2
 
 
 def test_both_passes_and_the_comparison_encode_an_image_once(

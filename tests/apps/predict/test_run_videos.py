@@ -151,14 +151,6 @@ def test_videos_that_cannot_be_read_are_lines_and_the_others_go_on(
     assert "lmr: 2 of 5 images labelled" in capfd.readouterr().err
 
 
-def test_folders_are_searched_for_images_only(here: Path) -> None:
-    shutil.move("v.avi", "a/v.avi")
-    predict_images("a", LABELS, **MODEL, out="o.csv")
-    assert [line.partition(",")[0] for line in (here / "o.csv").read_text().splitlines()] == [
-        "path", "a/11.png", "a/12.png",
-    ]  # fmt: skip
-
-
 def test_list_gives_the_lines_of_its_files(here: Path) -> None:
     name = "a/list.csv"
     cells = ["12.png", "nowhere.png", str(here / "a" / "11.png")]
@@ -175,20 +167,6 @@ def test_list_gives_the_lines_of_its_files(here: Path) -> None:
     with pytest.raises(lmr.LmrError, match="Choose one with --column"):
         predict_images(name, LABELS, **MODEL, out="q.jsonl")
     assert not (here / "q.jsonl").exists()
-
-
-@pytest.mark.parametrize("every", [0, -1, 1.5])
-def test_step_between_frames_is_checked(here: Path, every: Any) -> None:
-    with pytest.raises(lmr.LmrError, match="Expected a step between frames of at least 1, got"):
-        predict_images("v.avi", LABELS, **MODEL, every=every)
-
-
-def test_options_that_nothing_needs_are_refused(here: Path) -> None:
-    with pytest.raises(lmr.LmrError, match="--every is for videos, and there are none among the sources"):
-        predict_images("a", LABELS, **MODEL, every=2, out="o.jsonl")
-    with pytest.raises(lmr.LmrError, match="--column is for"):
-        predict_images(["a", "v.avi"], LABELS, **MODEL, column="path", out="o.jsonl")
-    assert not list(here.glob("*o.jsonl*"))
 
 
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])
@@ -229,3 +207,11 @@ def test_interruption_does_not_wait_for_frames_that_are_passed_over(
     monkeypatch.setattr(video, "_open_capture", lambda path: LongVideo())
     crash_at_step(1, ["v.avi"], **MODEL, every=10**6, batch_size=1)
     assert grabbed[0] < 5000
+
+
+def test_options_that_nothing_needs_are_refused(here: Path) -> None:
+    with pytest.raises(lmr.LmrError, match="--every is for videos, and there are none among the sources"):
+        predict_images("a", LABELS, **MODEL, every=2, out="o.jsonl")
+    with pytest.raises(lmr.LmrError, match="--column is for"):
+        predict_images(["a", "v.avi"], LABELS, **MODEL, column="path", out="o.jsonl")
+    assert not list(here.glob("*o.jsonl*"))

@@ -63,8 +63,7 @@ def test_streams_are_labelled_as_separate_runs_would(cams: Path) -> None:
     assert sum(summary.counts.values()) == 11
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("state", [None, "kept"])
+@pytest.mark.parametrize(("when", "state"), [("before", "kept"), ("after", None)])
 @pytest.mark.parametrize(("owner", "name", "numbers"), [(lmr.Method, "step", (1, 4, 7)), (os, "replace", (2, 3, 8))])
 def test_dead_at_any_call_and_resumed_is_as_never_interrupted(
     cams: Path, owner: Any, name: str, numbers: tuple[int, ...], state: str | None, when: str
@@ -199,22 +198,6 @@ def test_second_run_on_the_same_output_is_refused(cams: Path) -> None:
     assert process.returncode == 0
 
 
-def test_every_image_broken_is_a_complaint(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in "ab":
-        Path(name).mkdir()
-        Path(name, "x.png").write_text("broken")
-    code, _, err = run_here(capsys, "a", "b", "--labels", TEXT, "--stream-by", "folder", "--out", "o")
-    assert code == 1
-    assert "None of the 2 images could be labelled. The first error: Cannot read 'a/x.png'" in err
-
-
-def test_summary_counts_the_images_that_were_answered_adapted(cams: Path) -> None:
-    quiet, bad = label("quiet", method="steady").tally, label("bad", method="steady", prior="uniform").tally
-    assert (quiet.rests, quiet.adapted, len(quiet.looks)) == (True, 0, 11)
-    assert (bad.adapted, bad.classes) == (11, len(LABELS))
-    assert not label("published").tally.rests
-
-
 # Which images belong to one stream, and how streams are shared out.
 
 
@@ -258,6 +241,14 @@ def test_column_of_a_list(cameras: Path) -> None:
     }
 
 
+def test_column_that_is_missing_or_empty_is_refused(here: Path) -> None:
+    Path("list.csv").write_text("path,camera\na.png,1\nb.png,\n")
+    with pytest.raises(LmrError, match=r"Line 3 of the list 'list\.csv' has no stream"):
+        split_streams(["list.csv"], "column:camera")
+    with pytest.raises(LmrError, match="one column 'cam'"):
+        split_streams(["list.csv"], "column:cam")
+
+
 @pytest.mark.parametrize(
     ("stream_by", "sentence"),
     [
@@ -271,11 +262,3 @@ def test_column_of_a_list(cameras: Path) -> None:
 def test_unclear_streams_are_refused(cameras: Path, stream_by: str, sentence: str) -> None:
     with pytest.raises(LmrError, match=sentence):
         split_streams(["cams"], stream_by)
-
-
-def test_column_that_is_missing_or_empty_is_refused(here: Path) -> None:
-    Path("list.csv").write_text("path,camera\na.png,1\nb.png,\n")
-    with pytest.raises(LmrError, match=r"Line 3 of the list 'list\.csv' has no stream"):
-        split_streams(["list.csv"], "column:camera")
-    with pytest.raises(LmrError, match="one column 'cam'"):
-        split_streams(["list.csv"], "column:cam")

@@ -55,8 +55,3 @@ def test_every_answer_has_a_score_without_a_threshold(here: Path) -> None:
     names = [f"a/img{k}.png" for k in range(4)]
     assert [line["known"] for line in lines] == pytest.approx(find_scores(names).tolist(), abs=1e-5)
     assert all(line["label"] for line in lines)
-
-
-def test_a_threshold_that_is_none_is_refused(here: Path) -> None:
-    with pytest.raises(lmr.LmrError, match="from 0 to 1"):
-        predict_images("a", LABELS, unknown=2.0)

@@ -9,7 +9,7 @@ import pytest
 
 import lmr
 from lmr.bench.inputs import find_dataset
-from lmr.bench.plans.plan import parse_plan, read_plan
+from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import choose_dataset, choose_datasets, list_tasks, split_datasets
 from lmr.cli.parser import parse
 from lmr.data.dataset import MissingData
@@ -124,24 +124,3 @@ def test_the_command_says_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFi
     lines, said = run("photo-efficiency")
     assert len(lines) == 10
     assert said.count("is used instead") == 1
-
-
-def test_other_methods_have_the_values_of_the_dataset_in_every_part_of_the_plan_photo() -> None:
-    values = {"cifar10-c|photo-c": "gamma0=0.3", "cifar100-c|": "gamma0=4.0"}
-    for part in read_plan("photo", {"methods": "lmr"}).parts:
-        (dataset,), (method,) = part.datasets, part.methods
-        assert values[dataset] in method.spec, (dataset, part.corruptions)
-
-
-def test_the_plan_photo_takes_the_whole_sets_where_they_are(tmp_path: Path) -> None:
-    plan = read_plan("photo", {"corruptions": ["fog"], "images": 10, "forgetting": 0})
-    assert {task.dataset for task in list_tasks([plan], str(tmp_path))} == {"photo-c"}
-    for classes in (10, 100):
-        write_test_set(tmp_path, classes)
-    find_dataset.cache_clear()
-    tasks = list_tasks([plan], str(tmp_path))
-    assert {task.dataset for task in tasks} == {"cifar10-c", "cifar100-c"}
-    per_set = 3 * (9 + 4)  # seeds; four methods have a published batch size that matters and is not 64
-    assert len(tasks) == 2 * per_set
-    assert {task.seed for task in tasks} == {1, 2, 3}
-    assert {task.batch_size for task in tasks} == {64, 200}

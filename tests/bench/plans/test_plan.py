@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lmr
-from lmr.bench.plans.plan import MethodEntry, Part, Plan, choose_plans, list_plans, name_entry, parse_plan, read_plan
-from lmr.bench.plans.prompts import PromptSet
+from lmr.bench.plans.plan import Plan, list_plans, parse_plan, read_plan
 from lmr.core.spec import parse_spec
-from lmr.models.catalog import DEFAULT_MODEL
 
 PAPER_SPECS = {  # what the appendix of the paper says of each method on each benchmark, and the batch sizes it states
     "tda": {"pos_alpha": 2.0, "pos_beta": 5.0, "neg_alpha": 0.117, "neg_beta": 1.0, "pos_capacity": 3, "batch": 1},
@@ -71,10 +68,6 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
             assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
 
 
-def test_demonstration_runs_on_the_default_model() -> None:
-    assert {part.backbones for part in read_plan("demo").parts} == {(DEFAULT_MODEL,)}
-
-
 @pytest.mark.parametrize("name", PAPER_CHANGES)
 def test_plans_have_the_values_of_the_paper(name: str) -> None:
     (part,) = read_plan(name).parts
@@ -121,44 +114,6 @@ def test_components_are_those_of_table_3(name: str) -> None:
         assert gains == [0.3, 4.0, 4.0]
 
 
-def test_no_more_negatives_than_ten_classes_have() -> None:
-    (part,) = read_plan("photo-ablation-negatives").parts
-    numbers = {"gap": [], "top1": []}  # type: dict[str, list[int]]
-    for entry in part.methods:
-        values = parse_spec(entry.spec)[1]
-        numbers[values["positives"]].append(values["negatives"])
-    assert numbers["gap"] == numbers["top1"]
-    assert sorted(numbers["gap"]) == numbers["gap"]
-    assert numbers["gap"][-1] == 9  # every class but the top one
-    assert 5 in numbers["gap"]  # the paper's default
-
-
-def test_the_plan_photo_has_both_batch_sizes_and_the_presets_of_its_sets() -> None:
-    *parts, clean, clean_100 = read_plan("photo").parts
-    assert [(part.datasets, part.batch_sizes) for part in parts] == [
-        (("cifar10-c|photo-c",), (64,)), (("cifar10-c|photo-c",), ()),
-        (("cifar100-c|",), (64,)), (("cifar100-c|",), ()),
-    ]  # fmt: skip
-    whole, others = parts[::2], parts[1::2]
-    assert [parse_spec(part.methods[-1].spec)[1]["gamma0"] for part in whole] == [0.3, 4.0]
-    assert [len(part.methods) for part in whole] == [9, 9]
-    # Everybody whose published size is another one, but for those whose answers do not depend on it.
-    for part, other in zip(whole, others, strict=True):
-        assert set(other.methods) == {own for own in part.methods if own.batch_size not in (1, 64)}
-    assert {(part.corruptions, part.images) for part in parts} == {((), None)}
-    assert clean.corruptions == clean_100.corruptions == ("clean",)
-
-
-def test_the_quick_plans_are_short() -> None:
-    quick, clean = read_plan("photo-quick").parts
-    assert (quick.datasets, len(quick.methods), len(quick.corruptions)) == (("photo-c",), 9, 5)
-    assert (quick.batch_sizes, quick.seeds) == ((64,), (1,))
-    assert clean.corruptions == ("clean",)
-    (part,) = read_plan("cifar10-c-quick").parts
-    assert (len(part.methods), len(part.corruptions), part.images, part.severities) == (6, 5, 1000, (5,))
-    assert part.corruptions == quick.corruptions
-
-
 TOML = """
 title = "Mine"
 datasets = "photo-c"
@@ -189,35 +144,20 @@ def test_file_of_ones_own(tmp_path: Path) -> None:
     assert parse_spec(entry.spec)[1]["lr"] == 1.5e-3
 
 
-def test_overrides_win_in_every_part(tmp_path: Path) -> None:
-    plan = parse_plan("mine", TOML, tmp_path, {"severities": [2], "images": 7, "seeds": None})
-    assert [(part.severities, part.images, part.seeds) for part in plan.parts] == [((2,), 7, (1,))] * 2
-
-
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
         ({"methods": "lmrr"}, "no method 'lmrr'.*Did you mean 'lmr'"),
-        ({"methods": "lmr(lrr=1)"}, "no argument 'lrr'.*Did you mean 'lr'"),
-        ({"methods": "lmr(lr='fast')"}, "Expected a number"),
-        ({"methods": "lmr(tau=2)"}, "'tau' of lmr"),
-        ({"methods": "lmr(preset='mnist')"}, "no preset 'mnist'"),
         ({"methods": ["lmr", "lmr"]}, "Two methods are called 'LMR'"),
         ({"methods": []}, "which methods"),
-        ({"methods": 5}, "Cannot read the method 5"),
         ({"preset": "cifar-c"}, "No method has a preset 'cifar-c'.*Did you mean"),
         ({"datasets": []}, "which datasets"),
-        ({"datasets": 3}, "Unknown value 3 for datasets"),
-        ({"corruptions": 7}, "Unknown value 7 for corruptions"),
         ({"latin": True}, "one stream through all of them; give reset = 'never'"),
         ({"timing": "late"}, "Unknown value 'late' for timing.*There are: wait, live"),
         ({"corruptions": ["fog", "fog"]}, "none twice in corruptions"),
         ({"corruptions": []}, "at least one entry"),
         ({"severities": 6}, "whole numbers from 1 to 5 for severities, got 6"),
-        ({"severities": True}, "got True"),
-        ({"severities": 2.5}, "got 2.5"),
         ({"batch_sizes": 0}, "whole numbers of at least 1 for batch_sizes"),
-        ({"batch_sizes": "big"}, "got 'big'"),
         ({"seeds": -1}, "whole numbers of at least 0 for seeds"),
         ({"images": [1, 2]}, "one value for images"),
         ({"order": "random"}, "Unknown value 'random' for order"),
@@ -225,7 +165,6 @@ def test_overrides_win_in_every_part(tmp_path: Path) -> None:
         ({"mix": "yes"}, "true or false for mix"),
         ({"concentration": 0}, "positive number for concentration"),
         ({"dtype": "float8"}, "Unknown value 'float8' for dtype"),
-        ({"prompts": 3}, "Expected prompts as a template"),
         ({"prompts": [["no braces"]]}, "templates with {}"),
         ({"prompts": "missing.json"}, "no prompt file 'missing.json'"),
         ({"corruption": "fog"}, "an unknown key 'corruption'.*Did you mean 'corruptions'"),
@@ -263,59 +202,6 @@ def test_plan_that_is_missing_gets_a_sentence(tmp_path: Path) -> None:
         read_plan(tmp_path)
 
 
-def test_names_of_contenders() -> None:
-    assert name_entry("zeroshot") == "zero-shot"
-    assert name_entry("tda") == "TDA"
-    assert name_entry("lmr(preset='imagenet', delta=0.1)") == "LMR (delta=0.1)"
-
-
-def test_part_needs_no_more_than_methods_and_data() -> None:
-    part = Part(methods=(MethodEntry("LMR", "lmr()", 64),), datasets=("photo-c",))
-    assert part.backbones == (DEFAULT_MODEL,) == ("photo",)
-    assert part.prompts == (PromptSet("a photo of a {}.", ("a photo of a {}.",)),)
-
-
-def test_pattern_of_photographs_is_the_experiments_of_the_paper() -> None:
-    names = [plan.name for plan in choose_plans(["photo*"])]
-    assert "photo" in names
-    assert not [name for name in names if "life" in name]
-    assert {plan.name for plan in choose_plans(["life*"])} >= {"life", "life-haul"}
-
-
-def test_single_images_go_to_the_methods_that_they_make_a_difference_for() -> None:
-    """Every kind of stream is there in batches of 1, 8 and 64; only the batches of 1 have fewer methods and images."""
-    parts = read_plan("life").parts
-    kinds = {
-        sizes: {(part.order, part.concentration, part.mix, part.rounds) for part in parts if part.batch_sizes == sizes}
-        for sizes in ((1,), (8, 64), (64,))
-    }
-    assert kinds[1,] == kinds[8, 64]
-    assert {kind[0] for kind in kinds[1,]} == {"shuffle", "dirichlet", "classes", "bursts", "shift"}
-    assert len(kinds[64,]) == 2
-    for part in parts:
-        names = {parse_spec(entry.spec)[0] for entry in part.methods} - {"lmr_variants"}
-        single = part.batch_sizes == (1,)
-        assert names == ({"zeroshot", "tent", "eta", "mint", "lmr"} if single else names | {"tda", "ecalp", "batclip"})
-        if part.batch_sizes != (64,):
-            assert part.images == (500 if single else 1000)
-
-
-def test_plan_of_skewed_classes_has_every_stream_and_the_frozen_model_on_it() -> None:
-    parts = read_plan("life-skew").parts
-    assert all(part.methods[0].spec == "zeroshot()" and part.batch_sizes == (8, 64) for part in parts)
-    skewed = [part for part in parts if part.order == "skew"]
-    assert {part.majority for part in skewed} == {0.6, 0.8, 0.95}
-    assert {part.dominant for part in skewed if part.tail} == {("1", "3", "5", "9")}
-    assert {part.dominant for part in skewed if "+" in part.dominant[0]} == {("1+3", "5+9")}
-    assert {part.onset for part in skewed if ">" in part.dominant[0]} == {0, 300}
-    assert {part.order for part in parts if "@4" in part.datasets[0]} == {"shuffle", "skew"}
-    onsets = [part for part in parts if part.onset]
-    assert {(part.order, part.tail, part.images) for part in onsets} == {
-        ("shuffle", None, 900), ("skew", None, 900), ("skew", 0.6, 900),
-    }  # fmt: skip
-    assert all("clean" not in part.corruptions for part in onsets)
-
-
 def test_confirmation_shares_no_stream_with_the_plan_that_rules_are_made_on() -> None:
     made, confirmed = read_plan("life-skew").parts, read_plan("life-skew-confirm").parts
     assert not {seed for part in made for seed in part.seeds} & {seed for part in confirmed for seed in part.seeds}
@@ -327,14 +213,6 @@ def test_confirmation_shares_no_stream_with_the_plan_that_rules_are_made_on() ->
     assert not dominant[0] & dominant[1]  # the parts with four names count classes among these
 
 
-def test_number_of_classes_is_judged_by_both_published_pairs() -> None:
-    (part,) = read_plan("classes-photo").parts
-    values = [parse_spec(entry.spec)[1] for entry in part.methods if entry.spec.startswith("lmr")]
-    assert {(own["gamma0"], own["beta"]) for own in values} == {(4.0, 1.0), (4.0, 3.0), (0.3, 1.0), (0.3, 3.0)}
-    for count in (5, 10, 20, 50):
-        assert len([one for one in part.datasets if re.search(rf"@{count}(\.|\b)", one)]) == 3
-
-
 def test_shares_of_all_classes_can_be_given_in_a_plan(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     text = 'title = "t"\nmethods = ["steady(prior=PRIOR)"]\ndatasets = "photo-c"\ncorruptions = ["fog"]\n'
@@ -342,5 +220,5 @@ def test_shares_of_all_classes_can_be_given_in_a_plan(tmp_path: Path) -> None:
     path.write_text(text.replace("PRIOR", "(0.8, 0.1, 0.1)"))
     assert "prior=(0.8, 0.1, 0.1)" in read_plan(str(path)).parts[0].methods[0].spec
     path.write_text(text.replace("PRIOR", "{'car': 0.8}"))
-    with pytest.raises(lmr.LmrError, match="shares of all classes, in their order"):
+    with pytest.raises(lmr.LmrError, match="shares"):
         read_plan(str(path))

@@ -14,19 +14,8 @@ from lmr.bench.plans.plan import choose_plans, parse_plan, read_plan
 from lmr.bench.plans.task import Task, list_tasks, make_latin_square
 from lmr.cli.bench import read_overrides
 from lmr.cli.parser import parse
-from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.names import read_list
 from set_maker import write_image
-
-
-def test_quick_plan_is_nine_methods_on_five_corruptions() -> None:
-    tasks = list_tasks([read_plan("photo-quick")])
-    shifted = [task for task in tasks if task.domain != "clean"]
-    assert {task.domain for task in shifted} < set(CORRUPTIONS)
-    assert len(shifted) == 9 * 5
-    assert [task.method for task in tasks if task.domain == "clean"] == ["zeroshot"]
-    assert {task.images for task in tasks} == {2000}
-    assert len({task.run for task in tasks}) == len(tasks)
 
 
 def test_plans_together_run_nothing_twice() -> None:
@@ -40,21 +29,6 @@ def test_tasks_of_one_group_follow_each_other() -> None:
     groups = [task.group for task in tasks]
     changes = sum(one != two for one, two in itertools.pairwise(groups))
     assert changes == len(set(groups)) - 1
-
-
-def test_plans_of_life_have_every_kind_of_stream() -> None:
-    whole, quick = list_tasks([read_plan("life")]), list_tasks([read_plan("life-quick")])
-    for tasks in (whole, quick):
-        kinds = {(task.order_text, task.domain) for task in tasks}
-        orders = {kind for kind, domain in kinds if domain == "gaussian_noise"}
-        assert orders == {"shuffle", "dirichlet 0.1", "dirichlet 0.01", "classes", "bursts", "shift"}
-        assert {("shuffle 3 rounds", "continual"), ("shuffle", "mixed")} < kinds
-        assert {task.batch_size for task in tasks} == {1, 8, 64}
-        assert len({task.method for task in tasks} - {"lmr_variants"}) == 9
-    assert {task.seed for task in whole} == {1, 2, 3}
-    hauls = [task for task in list_tasks([read_plan("life-haul")]) if task.images == 100_000]
-    assert {task.domain for task in hauls} == {"blend"}
-    assert len({task.method for task in hauls} - {"lmr_variants"}) == 8  # a graph that grows is run on a part
 
 
 def make_tasks(**table: Any) -> list[Task]:
@@ -80,15 +54,6 @@ def test_hash_changes_with_everything_that_decides_the_numbers(change: dict[str,
     (before,), (after,) = make_tasks(), make_tasks(**change)
     assert before.run != after.run
     assert len(after.run) == 16
-
-
-def test_skewed_streams_have_hashes_of_their_own() -> None:
-    shapes: list[dict[str, Any]] = [
-        {}, {"majority": 0.6}, {"tail": 0.6}, {"dominant": 3}, {"dominant": "3+4"}, {"dominant": "3>4"}, {"onset": 9},
-        {"dominant": "3>4", "onset": 9},
-    ]  # fmt: skip
-    tasks = [make_tasks(order="skew", images=40, **shape)[0] for shape in shapes]
-    assert len({task.run for task in tasks}) == len({task.order_hash for task in tasks}) == len(shapes)
 
 
 def test_hash_does_not_change_with_names() -> None:
@@ -231,46 +196,6 @@ def test_everything_is_combined_with_everything() -> None:
     assert len(make_tasks(corruptions=["fog", "clean"], severities=[3, 5])) == 3  # clean has no severity
 
 
-def test_continual_stream_is_one_task() -> None:
-    (task,) = make_tasks(corruptions="all", reset="never")
-    assert task.domain == "continual"
-    assert task.domains == CORRUPTIONS
-    assert task.images == 150
-
-
-@pytest.mark.parametrize(
-    ("table", "sentence"),
-    [
-        ({"datasets": "mnist-c"}, "no dataset 'mnist-c'"),
-        ({"datasets": "photo", "corruptions": "fog"}, "'photo' has no 'fog'"),
-        ({"backbones": "vit-of-nobody"}, "no model 'vit-of-nobody'"),
-    ],
-)
-def test_what_is_not_there_gets_a_sentence(table: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(lmr.LmrError, match=sentence):
-        make_tasks(**table)
-
-
-def test_files_without_the_clean_set_name_the_command_that_gets_it(tmp_path: Path) -> None:
-    find_dataset.cache_clear()
-    write_corrupted_cifar(tmp_path, "fog")
-    plan = read_plan("photo-failure-patterns", {"corruptions": "clean"})
-    with pytest.raises(lmr.LmrError, match=r"'cifar10-c' has no 'clean'.*`lmr fetch cifar10` gets the clean images"):
-        list_tasks([plan], str(tmp_path))
-
-
-def test_quick_photographs_are_a_part_of_the_plan_photo(tmp_path: Path) -> None:
-    """Where the whole test sets are missing, nothing is run twice."""
-    both = [{task.run for task in list_tasks([read_plan(name)], str(tmp_path))} for name in ("photo-quick", "photo")]
-    assert len(both[0]) == 9 * 5 + 1
-    assert both[0] < both[1]
-
-
-def test_missing_data_names_the_command_that_gets_it(tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match="lmr fetch cifar10-c"):
-        list_tasks([read_plan("cifar10-c", {"backbones": "photo"})], str(tmp_path))
-
-
 def test_auto_takes_the_values_for_the_classes_of_each_dataset(tmp_path: Path) -> None:
     """The row of a run shows the values that were used, and the run is that of these values."""
     for name in read_list("cifar100"):
@@ -285,11 +210,6 @@ def test_auto_takes_the_values_for_the_classes_of_each_dataset(tmp_path: Path) -
     assert [task.run for task in chosen] == [task.run for task in by_preset] == [many[0].run, few[1].run]
     assert [task.entry.spec for task in chosen] == [many[0].entry.spec, few[1].entry.spec]
     assert chosen[0].command == many[0].command
-
-
-def test_unknown_domain_is_refused_with_those_of_the_set() -> None:
-    with pytest.raises(lmr.LmrError, match=r"'photo-c' has no 'frog'. Did you mean 'fog'\? It has: gaussian_noise"):
-        make_tasks(corruptions="frog")
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6])

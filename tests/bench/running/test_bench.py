@@ -17,7 +17,6 @@ import pytest
 import lmr
 from lmr.bench.plans.plan import Plan, list_plans, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
-from lmr.bench.running import bench
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.pack import pack_runs
 from lmr.bench.running.row import Row, read_rows, read_samples
@@ -240,26 +239,10 @@ def test_second_bench_in_a_folder_gets_a_sentence(tmp_path: Path, monkeypatch: p
         run_bench(make_plan(), tmp_path)
 
 
-def test_folder_that_cannot_be_made_gets_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(lmr.LmrError, match="Cannot use the folder"):
-        run_bench(make_plan(), tmp_path / "file" / "runs")
-    with pytest.raises(lmr.LmrError, match="at least one worker"):
-        run_bench(make_plan(), tmp_path / "runs", workers=0)
-
-
 def run_command(*words: str) -> str | None:
     options = parse(["bench", *words])
     complaint: str | None = options.run(options)
     return complaint
-
-
-def test_command_lists_plans(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("--list") is None
-    shown = capsys.readouterr().out
-    for name, title in list_plans().items():
-        assert f"{name} " in shown
-        assert title in shown
 
 
 def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -299,33 +282,6 @@ def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) 
         list_runs("picket*")
 
 
-def test_command_runs_and_complains_of_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--methods", "batclip", "--datasets", "photo-c", "--corruptions", "fog", "--images", "8"]
-    prompts = ["--set", 'prompts=[["a photo of a {}.", "a picture of a {}."]]', "--out", str(tmp_path)]
-    assert run_command(*words, *prompts) == "1 runs failed."
-    shown = capsys.readouterr()
-    assert "Failed: BATCLIP" in shown.err
-    assert shown.out == ""  # there is nothing to report
-
-
-def test_command_without_anything_gets_a_sentence() -> None:
-    with pytest.raises(lmr.LmrError, match="Say what to run"):
-        run_command()
-    with pytest.raises(lmr.LmrError, match="Without a plan, also give --datasets"):
-        run_command("--methods", "lmr")
-
-
-@pytest.mark.parametrize(("small", "workers"), [(True, 3), (False, 1)])
-def test_small_models_get_a_worker_per_core(small: bool, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "is_small_model", lambda *model: small)
-    monkeypatch.setattr(bench, "count_cores", lambda: 3)
-    assert bench.choose_workers(list_tasks([make_plan(methods="zeroshot")])) == workers
-
-
-def test_the_model_of_the_package_is_small() -> None:
-    assert lmr.load().is_small
-
-
 def test_rows_state_the_dataset_that_was_used_instead(tmp_path: Path) -> None:
     screen = io.StringIO()
     table = {"methods": "zeroshot", "datasets": ["cifar10-c|photo-c", "cifar100-c|"], "backbones": "photo"}
@@ -336,3 +292,18 @@ def test_rows_state_the_dataset_that_was_used_instead(tmp_path: Path) -> None:
     assert "--datasets photo-c " in row.command
     assert screen.getvalue().count("'photo-c' is used instead, 2,000 images. `lmr fetch cifar10-c` gets it.") == 1
     assert screen.getvalue().count("'cifar100-c' is not in") == 1
+
+
+def test_command_without_anything_gets_a_sentence() -> None:
+    with pytest.raises(lmr.LmrError, match="Say what to run"):
+        run_command()
+    with pytest.raises(lmr.LmrError, match="Without a plan, also give --datasets"):
+        run_command("--methods", "lmr")
+
+
+def test_command_lists_plans(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("--list") is None
+    shown = capsys.readouterr().out
+    for name, title in list_plans().items():
+        assert f"{name} " in shown
+        assert title in shown

@@ -76,12 +76,6 @@ def test_run_that_was_stopped_ends_as_the_others(tmp_path: Path) -> None:
     assert run_task(make_task(), tmp_path / "parts").compare() == whole.compare()
 
 
-def test_watched_method_is_fitted_too(tmp_path: Path) -> None:
-    plain, watched = make_task(), make_task(watch="on")
-    assert watched.source_images == plain.source_images == 150
-    assert run_task(watched, tmp_path).metrics["nll"] == run_task(plain, tmp_path).metrics["nll"]
-
-
 def test_source_images_decide_the_hash_of_these_runs_and_of_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
     for count in (0, 100, 150):

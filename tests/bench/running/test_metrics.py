@@ -10,7 +10,6 @@ from lmr.bench.running.metrics import (
     calibration_error,
     effective_classes,
     judge_classes,
-    late_top_share,
     macro_recall,
     running_accuracy,
     running_top_share,
@@ -68,27 +67,6 @@ def test_calibration_error_of_known_answers() -> None:
     assert math.isnan(calibration_error(np.array([0.5, np.nan]), np.array([True, False])))
 
 
-def test_a_bin_holds_its_upper_edge() -> None:
-    """0.5 and 0.25 share a bin of two only if edges belong below: |0.75 - 1| / 2 in all."""
-    confidence, right = np.array([0.5, 0.25]), np.array([True, False])
-    assert calibration_error(confidence, right, 2) == pytest.approx(0.125)
-
-
-@pytest.mark.parametrize("bins", [10, 15])
-def test_calibration_error_equals_torchmetrics(bins: int) -> None:
-    torchmetrics = pytest.importorskip("torchmetrics.functional.classification", reason="torchmetrics is not installed")
-    import torch
-
-    random = np.random.default_rng(7)
-    logits, true = random.normal(0, 2, (400, 6)), random.integers(0, 6, 400)
-    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    ours = calibration_error(probabilities.max(1), probabilities.argmax(1) == true, bins)
-    theirs = torchmetrics.multiclass_calibration_error(
-        torch.from_numpy(probabilities), torch.from_numpy(true), 6, n_bins=bins, norm="l1"
-    )
-    assert ours == pytest.approx(float(theirs), rel=1e-5)
-
-
 def recall_plainly(predicted: list[int], true: list[int]) -> float:
     recalls = []
     for name in set(true):
@@ -122,12 +100,6 @@ def test_concentration_of_known_answers() -> None:
     assert top_share(one) == 1
     uneven = np.array([0, 0, 0, 1])
     assert effective_classes(uneven) == pytest.approx(math.exp(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25))))
-
-
-def test_late_stage_is_the_last_fifth() -> None:
-    predicted = np.array([3] * 80 + [0, 1] * 7 + [2] * 6)
-    assert late_top_share(predicted) == pytest.approx(7 / 20)
-    assert late_top_share(np.array([1, 2])) == 1  # at least one picture is late
 
 
 @pytest.mark.parametrize("count", [1, 3, 200, 201, 1000, 12345])

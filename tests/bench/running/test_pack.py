@@ -18,12 +18,12 @@ from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import list_tasks
 from lmr.bench.running import bench, pack
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.pack import pack_runs, read_answers, take_runs
+from lmr.bench.running.pack import pack_runs, read_answers
 from lmr.bench.running.row import append_row, read_rows, read_samples, write_samples
 from lmr.bench.running.run import run_task
 from lmr.cli import main
 from lmr.report.runs import read_runs
-from pack_maker import make_answers, write_runs
+from pack_maker import write_runs
 
 
 def read_all(folder: Path) -> dict[str, bytes]:
@@ -140,12 +140,12 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Path) -> None:
     pack_runs([tmp_path / "runs"], tmp_path / "pack")
     (tmp_path / "pack" / "rows.jsonl.xz").write_bytes(lzma.compress(read_lines(tmp_path / "pack") + b'{"run": "half'))
     before = read_all(tmp_path / "pack")
-    with pytest.raises(lmr.LmrError, match=r"is damaged and was left out .* delete the pack and make it again"):
+    with pytest.raises(lmr.LmrError, match="damaged"):
         pack_runs([tmp_path / "runs"], tmp_path / "pack")
     assert read_all(tmp_path / "pack") == before
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "rows.jsonl").touch()
-    with pytest.raises(lmr.LmrError, match=r"There is no finished run in .* to pack"):
+    with pytest.raises(lmr.LmrError, match="finished"):
         pack_runs([tmp_path / "empty"], tmp_path / "pack")
 
 
@@ -175,28 +175,7 @@ def test_a_report_of_a_pack_has_the_tables_of_the_runs(tmp_path: Path, capsys: p
     assert not read_runs([tmp_path / "runs"]).notes
 
 
-def test_a_report_says_what_is_damaged(tmp_path: Path) -> None:
-    row, *_ = write_runs(tmp_path / "runs", ("fog",))
-    pack_runs([tmp_path / "runs"], tmp_path / "pack")
-    (tmp_path / "pack" / "answers" / "cifar10-c-fog-5.npz.xz").write_bytes(b"")
-    runs = read_runs([tmp_path / "pack"])
-    assert runs.samples(row) is None
-    assert "is damaged" in runs.notes[-1]
-
-
 # Taking runs.
-
-
-def test_wanted_runs_are_taken_once(tmp_path: Path) -> None:
-    rows = write_runs(tmp_path / "runs")
-    pack_runs([tmp_path / "runs"], tmp_path / "pack")
-    (tmp_path / "new").mkdir()
-    wanted = {row.run for row in rows[:5]}
-    taken, words = take_runs(tmp_path / "pack", tmp_path / "new", wanted)
-    assert (set(taken), words) == (wanted, [])
-    assert read_rows(tmp_path / "new")[0] == rows[:5]
-    expected = make_answers(rows[0].seed, 0.5)
-    assert np.array_equal(read_samples(tmp_path / "new", rows[0].run)["predicted"], expected["predicted"])
 
 
 def test_a_bench_continues_from_a_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

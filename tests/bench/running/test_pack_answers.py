@@ -80,12 +80,6 @@ def test_a_run_of_10000_images_takes_few_bytes(tmp_path: Path) -> None:
     assert read_packed(tmp_path / "answers.npz.xz").keys() == runs.keys()
 
 
-def test_names_of_files_are_plain() -> None:
-    row = make_row("LMR", "lmr()", "fog", 0.5, dataset="folder:../My pictures/Ä")
-    assert name_file(row) == "folder-..-my-pictures-fog-5.npz.xz"
-    assert name_file(make_row("LMR", "lmr()", "fog", 0.5, dataset="csv:/" + "x" * 300))[-13:] == "-fog-5.npz.xz"
-
-
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "foreign"])
 @pytest.mark.parametrize("name", ["streams.npz.xz", "answers/cifar10-c-fog-5.npz.xz"])
 def test_damage_is_noticed(damage: str, name: str, tmp_path: Path) -> None:

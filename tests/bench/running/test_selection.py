@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.bench.plans.grid import read_grid
 from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import BenchResult, run_bench
@@ -20,7 +19,6 @@ from lmr.bench.running.selection import list_trials, select_values
 from lmr.bench.running.workers import Event
 from lmr.data.corruptions import EXTRA
 from lmr.report.report import describe_row
-from lmr.report.traits import LineKind, kind_of
 from row_maker import make_task_rows
 
 GRID = "tent = [{ lr = 1e-3 }, { lr = 4e-3 }]\nlmr = [{ lr = 2e-3 }, { delta = 0.05 }]\n"
@@ -101,13 +99,6 @@ def test_sets_without_the_extra_corruptions_keep_published_values(tmp_path: Path
     assert "'photo'" in message
 
 
-def test_a_candidate_that_fails_is_not_chosen(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path)
-    run = lambda trials: [row for row in answer(list_tasks([trials]), "lr=0.004") if "lr=0.004" not in row.spec]  # noqa: E731
-    (chosen,) = select_values([plan], run)
-    assert all("lr=0.004" not in task.entry.spec for task in list_tasks([chosen]))
-
-
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
@@ -125,11 +116,6 @@ def test_a_candidate_that_fails_is_not_chosen(tmp_path: Path) -> None:
 def test_a_grid_that_is_not_fair_is_refused(tmp_path: Path, grid: str, words: str) -> None:
     with pytest.raises(lmr.LmrError, match=words):
         list_trials([make_plan(tmp_path, grid)])
-
-
-def test_a_grid_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match="Cannot read the grid"):
-        read_grid(str(tmp_path / "gone.toml"))
 
 
 class Here:
@@ -172,11 +158,3 @@ def test_rows_say_how_their_values_were_chosen(tmp_path: Path) -> None:
     assert len([row for row in rows.values() if row.method == "lmr"]) == 1 + ("LMR, selected" in rows)
     assert len(read_rows(tmp_path / "runs" / "selection")[0]) == 16
     assert bench(plan, tmp_path / "runs").skipped == len(rows)
-
-
-def test_chosen_values_are_a_line_of_the_main_table(tmp_path: Path) -> None:
-    plan, *_ = choose(make_plan(tmp_path), best="delta=0.05")
-    (task,) = (own for own in list_tasks([plan]) if "delta=0.05" in own.entry.spec and own.domain == "fog")
-    (row,) = make_task_rows([task])
-    assert kind_of(row) is LineKind.STEP
-    assert kind_of(dataclasses.replace(row, selected=dict(task.entry.selected))) is LineKind.OTHER

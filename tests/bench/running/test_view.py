@@ -10,7 +10,7 @@ import pytest
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import Row
-from lmr.bench.running.view import Clock, View, describe_left
+from lmr.bench.running.view import Clock, View
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
 
@@ -51,25 +51,6 @@ def test_time_left_follows_the_speed_of_each_method() -> None:
     several.advance(slow, 0, 0.0)
     several.advance(slow, 1, 1.0)
     assert several.estimate() == pytest.approx(100)  # four workers cannot share one run
-
-
-def test_run_that_starts_again_does_not_turn_the_estimate_around() -> None:
-    task = find(make_tasks(), "lmr", "fog")
-    clock = Clock([task], workers=1)
-    for images, now in ((0, 0.0), (80, 8.0), (10, 30.0), (20, 31.0)):  # died at 80, its checkpoint was at 10
-        clock.advance(task, images, now)
-    assert clock.estimate() == pytest.approx(80 * 0.1)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (None, "unknown"), (0.2, "about 1 s left"), (89, "about 89 s left"), (91, "about 2 min left"),
-        (3600, "about 60 min left"), (9000, "about 2.5 h left"),
-    ],
-)  # fmt: skip
-def test_time_left_in_words(seconds: float | None, words: str) -> None:
-    assert words in describe_left(seconds)
 
 
 class Terminal(io.StringIO):

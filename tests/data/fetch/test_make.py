@@ -144,13 +144,3 @@ def test_other_folders_are_left_alone(cifar: Path) -> None:
         (folder / MADE_NOTE).write_text(damaged)
         with pytest.raises(ValueError, match="Cannot read the note"):
             read_made_note(folder)
-
-
-def test_sets_that_cannot_be_made(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'imagenet-a' cannot be made from clean images; these can: cifar10-c"):
-        make_set("imagenet-a", tmp_path)
-    with pytest.raises(ValueError, match="`lmr fetch cifar100`"):
-        make_set("cifar100-c", tmp_path)
-    with pytest.raises(ValueError, match="`lmr fetch imagenet`"):
-        make_set("imagenet-c-5000", tmp_path)
-    assert os.listdir(tmp_path) == []

@@ -84,17 +84,6 @@ def test_answers_are_those_of_the_library(client: httpx.Client) -> None:
             torch.testing.assert_close(given, expected, atol=1e-4, rtol=0)
 
 
-def test_state_moves_to_another_stream(client: httpx.Client) -> None:
-    post(client, "source", FILES[0])
-    content = read_state(client, "source")
-    assert client.put("/v1/streams/target/state", content=content).status_code == 200
-    one, other = (post(client, stream, FILES[1]).json()["answers"] for stream in ("source", "target"))
-    assert one == other
-    answer = client.put("/v1/streams/target/state", content=content[:-100])
-    assert answer.status_code == 422
-    assert answer.json()["error"]["message"].startswith("The given state")
-
-
 def test_labels_teach_unless_they_are_for_monitoring(client: httpx.Client) -> None:
     first = post(client, "labelled", FILES[0]).json()["answers"][0]
     before, body = read_state(client, "labelled"), {"seq": 1, "labels": [first["label"]]}
@@ -108,54 +97,6 @@ def test_labels_teach_unless_they_are_for_monitoring(client: httpx.Client) -> No
     assert again["estimated_accuracy"] == status["estimated_accuracy"]
     second = client.post("/v1/streams/labelled/images?mode=answer", content=FILES[0], headers=JPEG).json()
     assert second["answers"][0]["probability"] > first["probability"]
-
-
-def test_wrong_labels_have_a_sentence(client: httpx.Client) -> None:
-    post(client, "mistaken", FILES[0])
-    path = "/v1/streams/mistaken/labels"
-    for body, code, words in (
-        ({"seq": 1, "labels": ["boat"]}, 422, "do not include 'boat'"),
-        ({"seq": 7, "labels": [NAMES[0]]}, 422, "has no request 7"),
-        ({"seq": 10**30, "labels": [NAMES[0]]}, 422, "has no request 1000"),
-        ({"seq": 1, "labels": [NAMES[0]] * 2}, 422, "Expected 1 labels for request 1, got 2"),
-        ({"seq": 1, "labels": [NAMES[0]] * 10_000}, 400, "labels"),
-    ):
-        answer = client.post(path, json=body)
-        assert answer.status_code == code
-        assert words in answer.json()["error"]["message"]
-    assert client.post("/v1/streams/nobody/labels", json={"seq": 1, "labels": [NAMES[0]]}).status_code == 404
-    assert client.get("/v1/streams/mistaken").json()["status"]["labelled"] == 0
-
-
-def test_retry_with_its_key_is_applied_once(client: httpx.Client) -> None:
-    first = post(client, "keyed", FILES[0], "frame-1")
-    again = post(client, "keyed", FILES[0], "frame-1")
-    assert first.json() == again.json()
-    assert again.headers["Idempotency-Replayed"] == "true"
-    assert post(client, "keyed", FILES[1], "frame-1").status_code == 422
-    assert client.get("/v1/streams/keyed").json()["status"]["seq"] == 1
-
-
-def test_operators(client: httpx.Client) -> None:
-    post(client, "handled", FILES[0])
-    assert client.post("/v1/streams/handled:rollback").status_code == 409
-    assert client.post("/v1/streams/handled:pause").json()["health"] == "paused"
-    assert post(client, "handled", FILES[0]).json()["adaptation"]["stepped"] is False
-    assert client.post("/v1/streams/handled:resume").json()["adapts"] is True
-    assert client.post("/v1/streams/handled:reset").status_code == 200
-    kinds = [event["kind"] for event in client.get("/v1/streams/handled").json()["events"]]
-    assert kinds.count("operator") == 3
-    assert client.delete("/v1/streams/handled").status_code == 200
-    assert client.get("/v1/streams/handled").status_code == 404
-
-
-def test_unreadable_images_change_nothing(client: httpx.Client) -> None:
-    post(client, "careful", FILES[0])
-    before = read_state(client, "careful")
-    for body in (b"", b"no image", FILES[0][:200]):
-        assert post(client, "careful", body).status_code == 422
-    assert read_state(client, "careful") == before
-    assert client.get("/v1/streams/careful").json()["status"]["seq"] == 1
 
 
 def test_streams_survive_a_restart(tmp_path: Path) -> None:

@@ -69,10 +69,3 @@ def test_what_the_framework_refuses_has_the_form_too(
     answer = service.client.request(method, path)
     assert answer.status_code == status
     assert read_error(answer)["message"].endswith(".")
-
-
-def test_wrong_values_are_named(service: ScriptedService) -> None:
-    answer = service.post(params={"top": "many"})
-    assert answer.status_code == 400
-    assert "top" in read_error(answer)["message"]
-    assert not service.engine.requests

@@ -68,15 +68,6 @@ def test_later_frames_have_what_changed(service: ScriptedService) -> None:
     assert [event["message"] for event in frame["events"]] == ["Suspected."]
 
 
-def test_client_goes_on_after_its_last_frame(service: ScriptedService) -> None:
-    change(service, 20, "cam-1")
-    number, _ = next(read_frames(service))
-    change(service, 21, "cam-2")
-    _, frame = next(read_frames(service, last=number))
-    assert frame["lost"] is False
-    assert [status["stream"] for status in frame["streams"]] == ["cam-2"]
-
-
 def test_first_frame_has_events_of_this_moment(service: ScriptedService) -> None:
     """They are counted and logged once a second; a client that comes in between misses none."""
     messages = [f"Event {number}." for number in range(5)]
@@ -106,12 +97,6 @@ def test_client_that_was_away_too_long_is_told_the_last_events(
     _, frame = next(read_frames(service, last=number))
     assert (frame["lost"], frame["streams"]) == (True, [])
     assert frame["events"][-1]["message"] == "Missed."
-
-
-def test_number_of_a_frame_that_is_too_long_begins_anew(service: ScriptedService) -> None:
-    run = next(read_frames(service))[1]["run"]
-    _, frame = next(read_frames(service, last=f"{run}-{'9' * 5000}"))
-    assert frame["lost"] is True
 
 
 @pytest.mark.parametrize("last", ["", "nonsense", "other-3", "-", "1-²"])
@@ -182,3 +167,9 @@ def test_client_that_goes_is_forgotten(service: ScriptedService) -> None:
     while service.server.service.listeners and time.monotonic() < deadline:
         time.sleep(0.02)
     assert service.server.service.listeners == 0
+
+
+def test_number_of_a_frame_that_is_too_long_begins_anew(service: ScriptedService) -> None:
+    run = next(read_frames(service))[1]["run"]
+    _, frame = next(read_frames(service, last=f"{run}-{'9' * 5000}"))
+    assert frame["lost"] is True

@@ -25,11 +25,3 @@ def test_lines_are_json() -> None:
     assert (first["level"], first["message"], first["status"], first["path"]) == ("info", "request", 200, "/\n")
     assert first["time"].endswith("Z")
     assert "ValueError: broken" in second["exception"]
-
-
-def test_level() -> None:
-    file = io.StringIO()
-    with write_json_log("warning", file):
-        logging.getLogger("lmr.service.requests").info("request")
-        LOGGER.warning("look")
-    assert [json.loads(line)["message"] for line in file.getvalue().splitlines()] == ["look"]

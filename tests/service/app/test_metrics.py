@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lmr.service.app.metrics import ServiceMetrics
-from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.status import EventKind, Overview, ServiceEvent
 
 
@@ -44,25 +43,9 @@ def test_reasons_are_a_closed_set(metrics: ServiceMetrics) -> None:
     assert metrics.render().count(b"lmr_rollbacks_total{") == 2
 
 
-def test_batches(metrics: ServiceMetrics) -> None:
-    metrics.add_batch(BatchReport(16, 8, 7, 0.2, 0.01))
-    metrics.add_batch(BatchReport(0, 1, 0, 0.0, 0.02))  # an operator's action
-    assert read(metrics, "lmr_images_total") == 16
-    assert read(metrics, "lmr_steps_total") == 7
-    assert read(metrics, "lmr_batch_images_count") == 1
-    assert read(metrics, "lmr_batch_streams_sum") == 8
-    assert read(metrics, "lmr_commit_seconds_count") == 2
-
-
 def test_two_services_in_one_process_count_apart(metrics: ServiceMetrics) -> None:
     other = ServiceMetrics(lambda: Overview("draining"))
     metrics.add_request("/", 200, 0.1)
     assert read(other, "lmr_requests_total", route="/", code="200") is None
     assert (read(metrics, "lmr_ready"), read(other, "lmr_ready")) == (1, 0)
     assert b"process_resident_memory_bytes" in other.render()
-
-
-def test_streams_by_phase() -> None:
-    metrics = ServiceMetrics(lambda: Overview("ready", by_phase={"quiet": 3, "adapting": 1}))
-    assert read(metrics, "lmr_phase_streams", phase="quiet") == 3
-    assert read(metrics, "lmr_phase_streams", phase="adapting") == 1

@@ -63,14 +63,6 @@ def test_pages_follow_the_cursor(service: ScriptedService) -> None:
         assert service.client.get("/v1/streams", params=wrong).status_code == 400
 
 
-def test_one_stream(service: ScriptedService) -> None:
-    service.engine.statuses["cam"] = make_status("cam", health="suspected")
-    detail = service.client.get("/v1/streams/cam").json()
-    assert detail["status"]["health"] == "suspected"
-    assert set(detail) == {"status", "signals", "history", "shares", "snapshots", "answers", "events"}
-    assert service.client.get("/v1/streams/other").status_code == 404
-
-
 @pytest.mark.parametrize("action", ["reset", "rollback", "pause", "resume"])
 def test_actions(service: ScriptedService, action: str) -> None:
     service.engine.statuses["cam"] = make_status("cam")
@@ -79,17 +71,6 @@ def test_actions(service: ScriptedService, action: str) -> None:
     assert answer.json()["stream"] == "cam"
     assert service.engine.acts == [("cam", action)]
     assert service.client.post(f"/v1/streams/other:{action}").status_code == 404
-
-
-def test_delete(service: ScriptedService) -> None:
-    service.engine.statuses["cam"] = make_status("cam")
-    assert service.client.delete("/v1/streams/cam").status_code == 200
-    assert service.engine.acts == [("cam", "delete")]
-
-
-def test_unknown_action(service: ScriptedService) -> None:
-    assert service.client.post("/v1/streams/cam:explode").status_code in (400, 404, 405)
-    assert not service.engine.acts
 
 
 def test_state_is_a_file(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:

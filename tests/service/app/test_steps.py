@@ -10,18 +10,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import httpx
 import pytest
 import torch
 
 from lab.load.inputs import make_jpeg
-from lmr.core.answer import Answer
 from lmr.images.isolated import IsolatedDecoder
 from lmr.service.app.images import ImageFile, ReadyImages
 from lmr.service.app.steps import Turns
-from lmr.service.engine.requests import QueueFull, StepAnswer, StepRequest
+from lmr.service.engine.requests import QueueFull
 from lmr.service.settings import ServiceSettings
 from pocket import load_pocket
 from service_maker import NAMES, TIMEOUT, ScriptedService, make_file, serve_scripted
@@ -99,25 +97,12 @@ def test_mode_and_top(service: ScriptedService) -> None:
     assert len(service.engine.requests) == 2
 
 
-def test_digest_tells_requests_apart(service: ScriptedService) -> None:
-    for params in ({}, {"top": 2}, {"mode": "answer"}):
-        service.post(params=params)
-    service.post(content=make_file(colour="blue"))
-    assert len({request.digest for request in service.engine.requests}) == 4
-
-
 def test_key(service: ScriptedService) -> None:
     assert "Idempotency-Replayed" not in service.post(headers={"Idempotency-Key": "frame-1"}).headers
     assert service.engine.requests[0].key == "frame-1"
     for wrong in ("", "k" * 201, "two words"):
         assert service.post(headers={"Idempotency-Key": wrong}).status_code == 400
     assert len(service.engine.requests) == 1
-
-
-def test_replayed_answer_says_so(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = service.engine.answer
-    monkeypatch.setattr(service.engine, "answer", lambda request: replace(plain(request), replayed=True))
-    assert service.post(headers={"Idempotency-Key": "frame-1"}).headers["Idempotency-Replayed"] == "true"
 
 
 @pytest.mark.parametrize("name", ["a" * 129, "-a", ".", "..", "a b", "a:b", "ä", "<b>", "a%2Fb", "a%0A"])
@@ -127,11 +112,6 @@ def test_names_of_streams(service: ScriptedService, name: str) -> None:
     )
     assert answer.status_code in (400, 404, 405)  # a path with dots or slashes is another path
     assert not service.engine.requests
-
-
-def test_good_names(service: ScriptedService) -> None:
-    for name in ("a", "7", "Cam_1.left-2", "a" * 128):
-        assert service.post(name).json()["stream"] == name
 
 
 def test_too_many_images(limited: ScriptedService) -> None:
@@ -206,29 +186,6 @@ def test_full_queue_is_refused_before_decoding(service: ScriptedService) -> None
 def post_form(service: ScriptedService, *images: bytes) -> httpx.Response:
     files = [("image", (f"{number}.jpg", content)) for number, content in enumerate(images)]
     return service.client.post("/v1/streams/cam/images", files=files)
-
-
-def test_places_of_unreadable_images_are_told(service: ScriptedService) -> None:
-    """Labels that come later are for all images that were sent."""
-    assert post_form(service, make_file(), b"broken", make_file()).status_code == 200
-    (request,) = service.engine.requests
-    assert (request.places, request.sent) == ([0, 2], 3)
-
-
-def test_answer_that_is_not_finite_is_an_error_in_its_place(
-    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The step is committed by then: a failure would be the answer to every retry."""
-    plain = service.engine.answer
-
-    def answer(request: StepRequest) -> StepAnswer:
-        empty = Answer(error="The model gave no finite answer to this image.")
-        return replace(plain(request), answers=(empty, plain(request).answers[1]))
-
-    monkeypatch.setattr(service.engine, "answer", answer)
-    answers = post_form(service, make_file(), make_file()).json()["answers"]
-    assert answers[0] == {"error": "The model gave no finite answer to this image."}
-    assert answers[1]["label"] == "red ring"
 
 
 def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
@@ -368,12 +325,6 @@ class Paused:
 
     def __exit__(self, *_: object) -> None:
         self._decoder._take = self._plain  # type: ignore[method-assign]
-
-
-def test_jpeg_of_very_many_scans_is_refused(service: ScriptedService) -> None:
-    answer = service.post(content=make_jpeg((2000, 1500), 1500))
-    assert answer.status_code == 422
-    assert "more than 64 scans" in answer.json()["error"]["message"]
 
 
 async def work(turns: Turns, stream: str, number: int, ready: asyncio.Event, done: list[int], fails: bool) -> None:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import lmr
-from closed_port import hold_closed_port
 from lmr.core.errors import LmrError
 from lmr.service.client import connection
-from lmr.service.client.errors import ServiceBusy, ServiceUnreachable, StreamNotFound, TokenRefused
+from lmr.service.client.errors import ServiceBusy, ServiceUnreachable, StreamNotFound
 from scripted_service import BREAK_AFTER, BREAK_BEFORE, ScriptedService, run_scripted_service
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
@@ -119,14 +118,6 @@ def test_other_refusals_are_final(service: ScriptedService, client: lmr.Client, 
     assert len(service.seen) == 1
 
 
-@pytest.mark.parametrize(("code", "kind"), [(401, TokenRefused), (404, StreamNotFound)])
-def test_kinds_of_errors(service: ScriptedService, client: lmr.Client, code: int, kind: type[lmr.ServiceError]) -> None:
-    service.script = [code]
-    with pytest.raises(kind) as found:
-        client.step("a", IMAGE)
-    assert isinstance(found.value, lmr.LmrError)
-
-
 def test_patience_ends(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that only waiting moves: on a busy machine one attempt may take as long as all should."""
     now, service.script = [0.0], [503] * 1000
@@ -141,13 +132,6 @@ def test_patience_ends(service: ScriptedService, monkeypatch: pytest.MonkeyPatch
             client.step("a", IMAGE)
     assert 1 < len(service.seen) < 1000
     assert 0 < now[0] <= 0.05
-
-
-def test_nobody_there() -> None:
-    with hold_closed_port() as place, lmr.Client(f"http://{place}", patience=0.01) as client:
-        with pytest.raises(ServiceUnreachable, match="check the address, or start it with 'lmr serve'"):
-            client.step("a", IMAGE)
-        assert not client.is_ready()
 
 
 def test_the_token_is_sent(service: ScriptedService) -> None:
@@ -200,22 +184,6 @@ def test_a_stream_is_deleted_although_the_answer_was_lost(service: ScriptedServi
         client.delete("a")
 
 
-def test_images_to_label(service: ScriptedService, client: lmr.Client) -> None:
-    service.reply = {"images": [{"seq": 7, "image": 1, "images": 2, "b64": None, "of a newer service": 1}]}
-    (found,) = client.label_queue("a", 5)
-    assert (found.seq, found.image, found.images) == (7, 1, 2)
-    assert (service.seen[0].path, service.seen[0].query) == ("/v1/streams/a/label-queue", {"n": ["5"]})
-
-
-def test_labels_are_told(service: ScriptedService, client: lmr.Client) -> None:
-    service.reply = STATUS
-    client.labels("a", 3, ["dog", None])
-    client.labels("a", 3, ["dog"], teach=False)
-    assert service.seen[0].path == "/v1/streams/a/labels"
-    assert service.seen[0].body == b'{"seq":3,"labels":["dog",null],"teach":true}'
-    assert service.seen[1].body == b'{"seq":3,"labels":["dog"],"teach":false}'
-
-
 def test_labels_of_several_streams_are_told(service: ScriptedService, client: lmr.Client) -> None:
     service.reply = {"streams": [STATUS], "refused": [{"stream": "b", "seq": 1, "message": "No."}]}
     found = client.labels_of_streams([("a", 3, 0, "dog"), ("b", 1, 2, "cat")])
@@ -263,7 +231,7 @@ def test_a_stream_in_detail(service: ScriptedService, client: lmr.Client) -> Non
 @pytest.mark.parametrize("reply", [b"<html>hello</html>", [1], {"answers": 3}, {}])
 def test_something_else_that_listens_there(service: ScriptedService, client: lmr.Client, reply: Any) -> None:
     service.reply = reply
-    with pytest.raises(lmr.ServiceError, match="did not answer as this version of lmr expects"):
+    with pytest.raises(lmr.ServiceError, match="version"):
         client.stream("a")
 
 
@@ -277,6 +245,22 @@ def test_addresses_are_checked(url: str) -> None:
 def test_tokens_are_checked(token: str) -> None:
     with pytest.raises(LmrError, match="Expected a token"):
         lmr.Client("http://127.0.0.1:9", token)
+
+
+def test_images_to_label(service: ScriptedService, client: lmr.Client) -> None:
+    service.reply = {"images": [{"seq": 7, "image": 1, "images": 2, "b64": None, "of a newer service": 1}]}
+    (found,) = client.label_queue("a", 5)
+    assert (found.seq, found.image, found.images) == (7, 1, 2)
+    assert (service.seen[0].path, service.seen[0].query) == ("/v1/streams/a/label-queue", {"n": ["5"]})
+
+
+def test_labels_are_told(service: ScriptedService, client: lmr.Client) -> None:
+    service.reply = STATUS
+    client.labels("a", 3, ["dog", None])
+    client.labels("a", 3, ["dog"], teach=False)
+    assert service.seen[0].path == "/v1/streams/a/labels"
+    assert service.seen[0].body == b'{"seq":3,"labels":["dog",null],"teach":true}'
+    assert service.seen[1].body == b'{"seq":3,"labels":["dog"],"teach":false}'
 
 
 def test_empty_requests_are_refused(client: lmr.Client) -> None:

@@ -38,13 +38,6 @@ def test_waits_double_up_to_the_longest_and_end_with_patience() -> None:
     assert 60.0 - LONGEST < hours.now <= 60.0
 
 
-def test_half_of_a_wait_is_random() -> None:
-    low, high = Hours(), Hours()
-    make_rule(low, 60, draw=0.0).wait(2, 0.0, "busy")
-    make_rule(high, 60, draw=1.0).wait(2, 0.0, "busy")
-    assert low.slept[0] == pytest.approx(high.slept[0] / 2)
-
-
 def test_the_service_is_given_the_time_it_asks_for() -> None:
     hours = Hours()
     rule = make_rule(hours, 60, draw=0.5)
@@ -52,21 +45,6 @@ def test_the_service_is_given_the_time_it_asks_for() -> None:
     assert 7.0 <= hours.slept[0] <= 7.0 + FIRST
     assert not rule.wait(1, 0.0, "busy", requested=100.0), "longer than the patience that is left"
     assert len(hours.slept) == 1
-
-
-def test_impatience_tries_once() -> None:
-    hours = Hours()
-    assert not make_rule(hours, 0.0, draw=0.0).wait(0, 0.0, "busy")
-    assert hours.slept == []
-
-
-def test_the_reason_is_told_from_the_second_wait_on() -> None:
-    messages: list[str] = []
-    rule = make_rule(Hours(), 60, draw=0.0, messages=messages)
-    rule.wait(0, 0.0, "It is busy.")
-    assert messages == []
-    rule.wait(1, 0.0, "It is busy.")
-    assert messages == ["It is busy. Trying again in 0.2 s."]
 
 
 @pytest.mark.parametrize(

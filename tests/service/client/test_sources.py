@@ -68,14 +68,6 @@ def test_a_folder_is_read_in_natural_order_and_followed(tmp_path: Path) -> None:
     assert places == ["img1.png", "img2.png", "img10.png", "img11.png"]
 
 
-def test_every_nth_file_also_after_a_restart(tmp_path: Path) -> None:
-    for number in range(7):
-        save(tmp_path / f"{number}.png")
-    source = FolderSource(tmp_path, 3, 0.0, print)
-    assert [frame.name for frame in source.read(None, never) if frame] == ["0.png", "3.png", "6.png"]
-    assert [frame.name for frame in source.read("3.png", never) if frame] == ["6.png"]
-
-
 def test_a_half_written_file_is_waited_for_and_holds_back_later_ones(tmp_path: Path) -> None:
     save(tmp_path / "1.png")
     content = (tmp_path / "1.png").read_bytes()
@@ -108,15 +100,6 @@ def test_a_file_that_comes_too_late_is_told_once(tmp_path: Path) -> None:
             save(tmp_path / "4.png")
     assert places == ["5.png"]
     assert messages == ["'4.png' came after '5.png' was sent, whose name is later; it is skipped."]
-
-
-def test_files_before_the_start_are_not_called_late(tmp_path: Path) -> None:
-    messages: list[str] = []
-    for name in ("1.png", "2.png", "3.png"):
-        save(tmp_path / name)
-    found = FolderSource(tmp_path, 1, 0.0, messages.append).read("2.png", never)
-    assert [frame.name for frame in found if frame] == ["3.png"]
-    assert messages == []
 
 
 @contextmanager
@@ -184,14 +167,6 @@ def test_an_address_that_is_none_is_refused_without_its_password() -> None:
     with pytest.raises(LmrError, match=r"rtmp://10\.0\.0\.17/stream") as refused:
         open_source("rtmp://user:secret@10.0.0.17/stream", 1, None, None, print)
     assert "secret" not in str(refused.value)
-
-
-def test_a_full_queue_drops_the_oldest() -> None:
-    source = LiveSource("rtsp://127.0.0.1/none", 1, None, print)
-    for number in range(sources.WAITING_FRAMES + 3):
-        source._put(sources.CameraFrame(str(number), np.zeros((1, 1, 3), np.uint8)))
-    assert next(frame.name for frame in source._frames) == "3"
-    assert len(source._frames) == sources.WAITING_FRAMES
 
 
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:

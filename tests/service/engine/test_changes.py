@@ -88,11 +88,3 @@ def test_too_long_ago_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         log.publish([make_event(log.take_number())], [])
     assert log.read(106, 10)[3]
     assert len(log.read(107, 10)[1]) == 3
-
-
-def test_streams_are_counted_by_health() -> None:
-    log = ChangeLog(0, {"ok": 5})
-    publish(log, "new")
-    publish(log, "a", "suspected", "ok")
-    publish(log, "b", DELETED, "ok")
-    assert +log.by_health == {"ok": 4, "suspected": 1}

@@ -154,18 +154,6 @@ def test_uncommitted_stream_keeps_its_row(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_compute_waits_for_slow_commits(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s")
-    futures = [engine.submit(make_request("a", k)) for k in range(3)]
-    work_without_commit(engine)
-    work_without_commit(engine)
-    with engine._changed:
-        assert engine._form() is None
-    run(engine)
-    assert [future.result(0).seq for future in futures] == [1, 2, 3]
-    engine.close()
-
-
 # Commits at intervals.
 
 
@@ -196,14 +184,6 @@ def test_commits_at_intervals(tmp_path: Path) -> None:
     check_state(again, "a", range(3))
     assert again.find("a").status.labelled == 1
     again.close()
-
-
-def test_drain_commits_what_was_answered(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", threads=True, durability="interval", interval_s=1000)
-    assert not engine.submit(make_request("a", 0)).result(30).saved
-    assert engine.drain(30)
-    assert engine._store.read_record("a") is not None
-    engine.close()
 
 
 def test_streams_make_room_before_the_interval_is_over(tmp_path: Path) -> None:
@@ -273,25 +253,6 @@ def test_pages_are_full_although_streams_of_them_are_deleted(tmp_path: Path) -> 
     engine.close()
 
 
-def test_threads_survive_a_full_disk(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", threads=True)
-    assert engine.submit(make_request("a", 0)).result(30).seq == 1
-    break_store(engine)
-    futures = [engine.submit(make_request(stream, 1)) for stream in "abab"]
-    for future in futures:
-        assert isinstance(future.exception(30), StoreFailed)
-    assert engine.read_overview().state == "degraded"
-    break_store(engine, False)
-    with engine._changed:
-        engine._committer._retry_at = 0.0
-        engine._changed.notify_all()
-        assert engine._changed.wait_for(lambda: not engine._committer.failure, 30)
-    answer = engine.submit(make_request("a", 1)).result(30)
-    assert answer.seq == 2
-    torch.testing.assert_close(read_logits(answer), run_alone("a", range(2))[1][1], atol=1e-6, rtol=0)
-    engine.close()
-
-
 def test_store_that_cannot_be_read_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(tmp_path / "s", resident=1)
     ask(engine, make_request("a", 0), make_request("b", 0))
@@ -351,4 +312,23 @@ def test_key_of_a_deleted_stream_is_free_before_the_interval_is_over(tmp_path: P
     assert wait(engine, engine.act("a", "delete")).health == "deleted"
     (answer,) = ask(engine, make_request("a", 1, key="k", digest="other"))
     assert (answer.seq, answer.replayed) == (1, False)
+    engine.close()
+
+
+def test_threads_survive_a_full_disk(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", threads=True)
+    assert engine.submit(make_request("a", 0)).result(30).seq == 1
+    break_store(engine)
+    futures = [engine.submit(make_request(stream, 1)) for stream in "abab"]
+    for future in futures:
+        assert isinstance(future.exception(30), StoreFailed)
+    assert engine.read_overview().state == "degraded"
+    break_store(engine, False)
+    with engine._changed:
+        engine._committer._retry_at = 0.0
+        engine._changed.notify_all()
+        assert engine._changed.wait_for(lambda: not engine._committer.failure, 30)
+    answer = engine.submit(make_request("a", 1)).result(30)
+    assert answer.seq == 2
+    torch.testing.assert_close(read_logits(answer), run_alone("a", range(2))[1][1], atol=1e-6, rtol=0)
     engine.close()

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from engine_maker import make_request
 from lmr.core.answer import Answer
 from lmr.service.engine.batch import BatchReport
-from lmr.service.engine.delivery import WINDOW, KeyTable, Rates, replay
-from lmr.service.engine.requests import KeyInFlight, KeyReused, StepAnswer
-from lmr.service.store.stored_types import KeptAnswer
+from lmr.service.engine.delivery import WINDOW, KeyTable, Rates
+from lmr.service.engine.requests import StepAnswer
 
 IMAGES = Answer("dog", 0.5, top=(("dog", 0.5),)), Answer(error="not an image")
 ANSWER = StepAnswer("a", 3, True, IMAGES, {"mode": "adapt"}, {"step_ms": 1.0})
-
-
-def test_key_is_taken_until_it_is_released() -> None:
-    table, request = KeyTable(), make_request("a", 0, key="k", digest="d")
-    assert table.take(request) is None
-    with pytest.raises(KeyInFlight):
-        table.take(request)
-    with pytest.raises(KeyReused):
-        table.take(make_request("a", 0, key="k", digest="other"))
-    assert table.take(make_request("b", 0, key="k", digest="other")) is None
-    table.release("a", "k")
-    assert table.take(request) is None
-    assert table.take(make_request("a", 0)) is None
-    assert table.take(make_request("a", 0)) is None  # no key, nothing to take
 
 
 def test_answer_that_is_not_committed_is_given_again() -> None:
@@ -41,19 +24,6 @@ def test_answer_that_is_not_committed_is_given_again() -> None:
     assert (again.seq, again.replayed) == (3, True)
     table.release("a", "k")
     assert table.take(request) is None
-
-
-def test_kept_answer_is_replayed_to_the_same_body() -> None:
-    kept = KeptAnswer("k", "d", ANSWER.to_json())
-    again = replay(make_request("a", 0, key="k", digest="d"), kept)
-    assert again == replace(ANSWER, replayed=True)
-    with pytest.raises(KeyReused):
-        replay(make_request("a", 0, key="k", digest="x"), kept)
-
-
-def test_nothing_is_known_at_first() -> None:
-    found = Rates().describe(5.0)
-    assert (found["images_per_second"], found["latency_p50_ms"], found["step_ms"]) == (0.0, None, None)
 
 
 def test_only_recent_batches_count() -> None:
@@ -77,11 +47,3 @@ def test_labels_and_actions_do_not_count_as_batches() -> None:
     found = rates.describe(2.0)
     assert (found["batch_images"], found["batch_streams"], found["step_ms"]) == (8, 4, 200)
     assert found["commit_ms"] == pytest.approx(20)
-
-
-def test_percentiles() -> None:
-    rates = Rates()
-    for k in range(100):
-        rates.latencies.append((99 - k) / 1000)
-    found = rates.describe(0.0)
-    assert (found["latency_p50_ms"], found["latency_p99_ms"]) == (pytest.approx(50), pytest.approx(99))

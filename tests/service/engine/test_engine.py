@@ -79,31 +79,6 @@ def refuse(engine: Engine, future: Future[Any], kind: type[Exception], message: 
 # A stream's answers are a function of its own requests.
 
 
-def test_stream_is_answered_as_alone_among_50_others() -> None:
-    """With the pocket model: logits to 1e-4, the same labels."""
-    names = ["red ring", "blue star", "green heart"]
-    clip = load_pocket().classifier(names)
-    generator = torch.Generator().manual_seed(1)
-    own = [torch.randn(2, 3, 32, 32, generator=generator) for _ in range(4)]
-    solo = lmr.Watched(lmr.create("lmr", clip))
-    expected = [solo.step(images).logits.log_softmax(1) for images in own]
-    method = lmr.Watched(lmr.create("lmr", clip, streams=51))
-    engine = Engine(method, names, ServiceSettings(resident=51, max_wait_ms=0.0), threads=False)
-    engine.start()
-    others = [f"other-{k}" for k in range(50)]
-    answers = [engine.submit(StepRequest("cam", images, top=3)) for images in own]
-    for stream in others:
-        engine.submit(StepRequest(stream, torch.randn(1, 3, 32, 32, generator=generator)))
-    run(engine)
-    for future, logits in zip(answers, expected, strict=True):
-        best = future.result(0).answers
-        found = torch.tensor([[dict(one.top)[name] for name in names] for one in best]).log()
-        torch.testing.assert_close(found, logits, atol=1e-4, rtol=1e-4)
-        assert [one.label for one in best] == [names[k] for k in logits.argmax(1).tolist()]
-    assert engine.read_overview().streams == 51
-    engine.close()
-
-
 def test_streams_come_and_go_through_the_store(tmp_path: Path) -> None:
     """Seven streams share three rows; each is as it would be alone, and its state comes back bit for bit."""
     engine = make_engine(tmp_path / "s", resident=3)
@@ -151,13 +126,6 @@ def test_method_of_one_row_serves_many_streams(tmp_path: Path, spec: str) -> Non
     engine.close()
 
 
-def test_method_that_grows_is_refused() -> None:
-    with pytest.raises(LmrError, match="ecalp grows without bound"):
-        make_engine(spec="ecalp", resident=1)
-    with pytest.raises(LmrError, match="Expected the names of 6 classes, got 1"):
-        Engine(make_method(), ["one"], ServiceSettings())
-
-
 def test_without_a_store_rows_are_all_there_is() -> None:
     engine = make_engine(resident=2)
     assert [answer.saved for answer in ask(engine, make_request("a", 0), make_request("b", 0))] == [False, False]
@@ -191,17 +159,6 @@ def test_mode_answer_changes_nothing(tmp_path: Path) -> None:
     assert engine.read_overview().change == change
     assert ask(engine, make_request("nobody", 0))[0].seq == 1
     engine.close()
-
-
-def test_refused_images_are_not_counted_as_answered() -> None:
-    """They take no time: an image would seem to cost less than it does, and batches would become too large."""
-    engine, reports = make_engine(max_streams=1), list[BatchReport]()
-    ask(engine, make_request("a", 0))
-    engine._scheduler.seconds_per_image = None
-    engine.listen(reports.append)
-    refuse(engine, engine.submit(make_request("new", 0)), StreamLimit, "limit of 1 stream")
-    assert [report.images for report in reports] == [0]
-    assert engine._scheduler.seconds_per_image is None
 
 
 def test_frozen_answers_come_with_a_request_that_asks_for_them(tmp_path: Path) -> None:
@@ -288,16 +245,6 @@ def test_late_dropped_and_cancelled_requests_adapt_nothing() -> None:
     assert not engine.drop(answered)
 
 
-def test_full_queue_says_when_to_return() -> None:
-    engine = make_engine(queue_images=4, max_images=4)
-    served = engine.submit(make_request("a", 0, 4))
-    refused = engine.submit(make_request("b", 0, 1)).exception(0)
-    assert isinstance(refused, QueueFull)
-    assert refused.retry_after > 0
-    assert (engine.read_overview().queue_images, engine.read_overview().queue_requests) == (4, 1)
-    assert wait(engine, served).seq == 1
-
-
 @pytest.mark.parametrize("limits", [{"queue_images": 4, "max_images": 4}, {"queue_per_stream": 1}])
 def test_full_queue_is_known_before_images_are_decoded(limits: dict[str, int]) -> None:
     """But a retry of a request that was taken or answered is let through to its answer."""
@@ -312,14 +259,6 @@ def test_full_queue_is_known_before_images_are_decoded(limits: dict[str, int]) -
     engine.check_room("a", "taken")
     assert wait(engine, waiting).seq == 2
     engine.check_room("a", "new")
-
-
-def test_service_that_is_stopped_says_so_before_images_are_decoded() -> None:
-    engine = make_engine(queue_images=4, max_images=4)
-    engine.submit(make_request("a", 0, 4))
-    engine.drain(0)
-    with pytest.raises(NotReady):
-        engine.check_room("a", None)
 
 
 def test_bad_images_are_refused_and_spoil_nothing() -> None:
@@ -444,26 +383,6 @@ def test_rollback_reset_and_delete() -> None:
         engine.act("a", "jump")  # type: ignore[arg-type]
 
 
-def test_deleted_stream_is_gone_from_the_store(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", threads=True)
-    engine.submit(make_request("a", 0, key="k", digest="d")).result(30)
-    futures = [engine.act("a", "delete"), engine.submit(make_request("a", 1, 1)), engine.act("a", "delete")]
-    assert [future.result(30).seq for future in futures] == [1, 1, 1]
-    assert engine.list_streams() == []
-    with pytest.raises(UnknownStream):
-        engine.find("a")
-    assert not engine.submit(make_request("a", 0, key="k", digest="d")).result(30).replayed
-    engine.close()
-
-
-def test_unwatched_method_can_be_reset_alone() -> None:
-    engine = make_engine(watch=None)
-    ask(engine, make_request("a", 0))
-    refuse(engine, engine.act("a", "rollback"), CannotDo, "needs a watch; start the service with --watch")
-    status = wait(engine, engine.act("a", "reset"))
-    assert (status.health, status.adapts) == ("unwatched", True)
-
-
 def test_state_is_given_and_taken_as_a_file(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s")
     ask(engine, make_request("a", 0), make_request("b", 7))
@@ -480,18 +399,6 @@ def test_state_is_given_and_taken_as_a_file(tmp_path: Path) -> None:
     refuse(engine, engine.write_state("other", b"x"), BadInput, "not a complete state file")
     assert wait(engine, engine.read_state("b")) == before
     assert engine.read_overview().streams == 3
-    engine.close()
-
-
-def test_damaged_stream_can_be_deleted_and_harms_no_other(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", resident=1)
-    ask(engine, make_request("a", 0), make_request("b", 0))
-    engine._store._writer.execute("UPDATE states SET content = x'00' WHERE stream = 1")
-    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1))
-    refuse(engine, bad, StreamDamaged, "What is stored of stream 'a' is damaged .*checksum.*delete the stream")
-    assert good.result(0).seq == 2
-    assert wait(engine, engine.act("a", "delete")).health == "deleted"
-    assert ask(engine, make_request("a", 0))[0].seq == 1
     engine.close()
 
 
@@ -789,15 +696,6 @@ def test_change_of_health_is_an_event(tmp_path: Path) -> None:
     again.close()
 
 
-def test_listener_that_fails_does_no_harm() -> None:
-    engine, reports = make_engine(), []
-    engine.listen(lambda report: 1 / 0)  # type: ignore[arg-type,return-value]
-    engine.listen(reports.append)
-    ask(engine, make_request("a", 0), make_request("b", 0, mode="answer"))
-    assert [(one.images, one.streams, one.steps) for one in reports] == [(6, 2, 1)]
-    assert reports[0].commit_seconds is not None
-
-
 # Threads, and the end.
 
 
@@ -987,3 +885,47 @@ def test_every_answer_is_of_one_set_of_classes_while_they_change() -> None:
                 seen.add(names)
     assert len(seen) == 2
     engine.close()
+
+
+def test_method_that_grows_is_refused() -> None:
+    with pytest.raises(LmrError, match="ecalp grows without bound"):
+        make_engine(spec="ecalp", resident=1)
+    with pytest.raises(LmrError, match="Expected the names of 6 classes, got 1"):
+        Engine(make_method(), ["one"], ServiceSettings())
+
+
+def test_service_that_is_stopped_says_so_before_images_are_decoded() -> None:
+    engine = make_engine(queue_images=4, max_images=4)
+    engine.submit(make_request("a", 0, 4))
+    engine.drain(0)
+    with pytest.raises(NotReady):
+        engine.check_room("a", None)
+
+
+def test_unwatched_method_can_be_reset_alone() -> None:
+    engine = make_engine(watch=None)
+    ask(engine, make_request("a", 0))
+    refuse(engine, engine.act("a", "rollback"), CannotDo, "needs a watch; start the service with --watch")
+    status = wait(engine, engine.act("a", "reset"))
+    assert (status.health, status.adapts) == ("unwatched", True)
+
+
+def test_damaged_stream_can_be_deleted_and_harms_no_other(tmp_path: Path) -> None:
+    engine = make_engine(tmp_path / "s", resident=1)
+    ask(engine, make_request("a", 0), make_request("b", 0))
+    engine._store._writer.execute("UPDATE states SET content = x'00' WHERE stream = 1")
+    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1))
+    refuse(engine, bad, StreamDamaged, "What is stored of stream 'a' is damaged .*checksum.*delete the stream")
+    assert good.result(0).seq == 2
+    assert wait(engine, engine.act("a", "delete")).health == "deleted"
+    assert ask(engine, make_request("a", 0))[0].seq == 1
+    engine.close()
+
+
+def test_listener_that_fails_does_no_harm() -> None:
+    engine, reports = make_engine(), []
+    engine.listen(lambda report: 1 / 0)  # type: ignore[arg-type,return-value]
+    engine.listen(reports.append)
+    ask(engine, make_request("a", 0), make_request("b", 0, mode="answer"))
+    assert [(one.images, one.streams, one.steps) for one in reports] == [(6, 2, 1)]
+    assert reports[0].commit_seconds is not None

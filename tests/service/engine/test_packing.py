@@ -14,7 +14,7 @@ from engine_maker import CALM, make_images, make_method
 from lmr.core.errors import LmrError
 from lmr.core.labelled import PER_STEP
 from lmr.core.state import decode_state, encode_state
-from lmr.service.engine.packing import LABELS, Packer, Written, compress, decompress, describe_identity
+from lmr.service.engine.packing import LABELS, Packer, Written, decompress, describe_identity
 from lmr.service.store.stored_types import StoredState
 
 
@@ -115,16 +115,6 @@ def test_content_is_the_file_of_the_method(spec: str) -> None:
     other = make_served(1, spec, watch=None)
     other.restore(decompress(states[-1].content))
     assert torch.equal(other.state["predicted"][0], method.state["predicted"][-1])
-
-
-def test_zeros_are_not_stored() -> None:
-    numbers = torch.randn(4000).numpy().tobytes()
-    assert compress(numbers) == numbers  # not worth it
-    sparse = bytes(16_000) + numbers[:8000]
-    assert len(compress(sparse)) < 9000
-    assert decompress(compress(sparse)) == sparse
-    with pytest.raises(LmrError, match="cannot be decompressed"):
-        decompress(compress(sparse)[:-8])
 
 
 @pytest.mark.parametrize("fault", ["watch", "part", "tally", "content", "labels"])

@@ -8,7 +8,6 @@ import pytest
 
 from lmr.core.answer import Answer
 from lmr.service.engine.records import (
-    MEMORY,
     RunningShare,
     StepNote,
     StreamRecord,
@@ -30,11 +29,6 @@ def test_storing_loses_nothing() -> None:
     assert StreamRecord.from_json(stored.content) == record
     assert (stored.health, stored.change) == ("watch", 77)
     assert StepNote.from_json(NOTE.to_json()) == NOTE
-
-
-def test_shares_are_of_all_images() -> None:
-    record = StreamRecord("a", predicted=(("y", 6), ("x", 2), ("z", 0), (None, 2)))
-    assert record.list_shares() == [("y", 0.6), ("x", 0.2)]
 
 
 def test_labels_are_counted_once_and_the_frozen_model_where_it_was_asked() -> None:
@@ -81,14 +75,6 @@ def test_the_time_since_which_no_label_holds() -> None:
     assert record.outdated == 2.0
     assert note_domain(replace(record, estimated_labels=1), 4.0).outdated is None
     assert note_domain(StreamRecord("a"), 1.0).outdated is None
-
-
-def test_running_share_forgets() -> None:
-    share = RunningShare()
-    assert share.value is None
-    for hit in [True] * 10 * MEMORY + [False] * MEMORY:
-        share = share.add(hit)
-    assert share.value == pytest.approx(0.368, abs=0.01)
 
 
 def test_a_record_shows_an_image_that_was_compared_and_counts_changed_answers() -> None:

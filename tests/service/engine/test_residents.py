@@ -18,20 +18,6 @@ def fill(rows: int, streams: str) -> Residents:
     return residents
 
 
-def test_rows_are_given_once_and_come_back() -> None:
-    residents = fill(2, "ab")
-    assert residents.take_row() is None
-    assert len({residents.use("a").row, residents.use("b").row}) == 2  # type: ignore[union-attr]
-    freed = residents.use("a").row  # type: ignore[union-attr]
-    residents.forget("a")
-    residents.forget("a")
-    assert residents.take_row() == freed
-    residents.give_back(freed)
-    assert residents.take_row() == freed
-    assert "a" not in residents
-    assert len(residents) == 1
-
-
 def test_least_recently_used_leaves_first_and_those_in_need_last() -> None:
     residents = fill(4, "abcd")
     residents.use("a")

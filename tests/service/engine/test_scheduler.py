@@ -93,14 +93,6 @@ def test_large_request_is_served_alone_and_small_ones_pass_it_once() -> None:
     assert name(scheduler.form(1.0)) == ["d"]
 
 
-def test_stream_without_room_lets_others_pass() -> None:
-    scheduler = make()
-    for stream in "abc":
-        add(scheduler, stream)
-    assert name(scheduler.form(1.0, lambda stream: stream != "a")) == ["b", "c"]
-    assert name(scheduler.form(1.0)) == ["a"]
-
-
 def test_queue_is_bounded_and_says_when_to_return() -> None:
     scheduler = make(queue_images=8, queue_per_stream=2, max_batch=4)
     scheduler.note_batch(10, 5.0)
@@ -114,20 +106,6 @@ def test_queue_is_bounded_and_says_when_to_return() -> None:
     assert all_full.value.retry_after == pytest.approx(8 * 0.5)
     assert one.value.retry_after == pytest.approx(2 * 0.5)
     assert (scheduler.images, scheduler.requests) == (8, 3)
-
-
-def test_late_and_dropped_jobs_wait_no_longer() -> None:
-    scheduler = make()
-    first, second = add(scheduler, "a", deadline=1.0), add(scheduler, "a", 5, deadline=2.0)
-    third = add(scheduler, "b", 3)
-    assert scheduler.expire(0.9) == []
-    assert scheduler.expire(1.0) == [first]
-    assert scheduler.drop(third)
-    assert not scheduler.drop(third)
-    assert scheduler.streams == {"a"}
-    assert (scheduler.images, scheduler.requests, scheduler.count("a")) == (5, 1, 1)
-    assert scheduler.clear() == [second]
-    assert (scheduler.images, scheduler.find_next_time()) == (0, None)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -216,3 +194,17 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = hypothesis_settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+def test_late_and_dropped_jobs_wait_no_longer() -> None:
+    scheduler = make()
+    first, second = add(scheduler, "a", deadline=1.0), add(scheduler, "a", 5, deadline=2.0)
+    third = add(scheduler, "b", 3)
+    assert scheduler.expire(0.9) == []
+    assert scheduler.expire(1.0) == [first]
+    assert scheduler.drop(third)
+    assert not scheduler.drop(third)
+    assert scheduler.streams == {"a"}
+    assert (scheduler.images, scheduler.requests, scheduler.count("a")) == (5, 1, 1)
+    assert scheduler.clear() == [second]
+    assert (scheduler.images, scheduler.find_next_time()) == (0, None)

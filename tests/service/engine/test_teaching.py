@@ -97,15 +97,6 @@ def test_labels_change_no_other_stream(engine: Engine) -> None:
     assert not read_own(engine, "b")
 
 
-def test_the_same_label_again_changes_nothing(engine: Engine) -> None:
-    answer(engine, "a", 0)
-    status = teach(engine, "a", 1, [1, None, 2])
-    own = read_own(engine, "a")
-    again = teach(engine, "a", 1, [1, None, 2])
-    assert (again.taught, again.labelled, again.accuracy) == (status.taught, 2, status.accuracy)
-    assert all(torch.equal(value, own[key]) for key, value in read_own(engine, "a").items())
-
-
 def test_a_corrected_label_replaces_the_first(engine: Engine) -> None:
     """All is as if the second had been the first."""
     for stream in "ab":
@@ -228,15 +219,6 @@ def test_images_of_another_state_teach_nothing(engine: Engine, action: str) -> N
     assert teach(engine, "a", 1, [None, 1, None]).taught == 0
     answer(engine, "a", 1)
     assert teach(engine, "a", 2, [1, 1, 1]).taught == 3
-
-
-def test_a_state_with_labels_moves_to_another_stream(engine: Engine) -> None:
-    answer(engine, "a", 0)
-    teach(engine, "a", 1, [1, 1, None])
-    status = wait(engine, engine.write_state("b", wait(engine, engine.read_state("a"))))
-    assert (status.taught, status.estimated_labels) == (2, 2)
-    one, other = (ask(engine, StepRequest(stream, make_images("a", 1)))[0].answers for stream in "ab")
-    assert one == other
 
 
 def test_a_rollback_leaves_the_labels(tmp_path: Path) -> None:

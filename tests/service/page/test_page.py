@@ -25,7 +25,6 @@ from lmr.service.app.app import make_app
 from lmr.service.app.server import Server
 from lmr.service.app.service import LiveService
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.requests import NotReady, StoreFailed
 from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail, StreamStatus
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
 from lmr.service.settings import ServiceSettings
@@ -276,22 +275,6 @@ def test_wall_shows_frames_where_the_service_does(browser: Any) -> None:
             assert tab.errors == []
 
 
-def test_streams_are_read_again_if_that_failed(
-    browser: Any, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, failures = service.engine.list_streams, [StoreFailed("The store cannot be read."), NotReady("Try again.")]
-
-    def list_streams(after: str = "", limit: int = 100) -> list[StreamStatus]:
-        if failures:
-            raise failures.pop()
-        return plain(after, limit)
-
-    monkeypatch.setattr(service.engine, "list_streams", list_streams)
-    with open_tab(browser, service.server.url) as tab:
-        tab.wait_text(".card", "cam-00007")
-    assert not failures
-
-
 def test_stream_that_begins_while_the_others_are_read_stays(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve_scripted() as made:
         fill(made, 8)
@@ -315,22 +298,6 @@ def test_stream_that_begins_while_the_others_are_read_stays(browser: Any, monkey
             tab.wait_text(".card", "cam-new")
 
 
-def test_colours_follow_the_system_and_the_button(browser: Any, service: ScriptedService) -> None:
-    def is_dark() -> bool:
-        return bool(tab.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(17, 20, 23)")
-
-    with open_tab(browser, service.server.url, color_scheme="dark") as tab:
-        tab.wait_text("#state", "ready")
-        assert is_dark()
-        tab.page.emulate_media(color_scheme="light")
-        assert not is_dark()
-        tab.page.get_by_role("button", name="Theme").click()
-        assert is_dark()
-        tab.page.reload()
-        tab.wait_text("#state", "ready")
-        assert is_dark()
-
-
 def test_page_fits_on_a_phone(browser: Any, service: ScriptedService) -> None:
     views = {"#": ".card", "#cam-00000": "#facts", "#/try": "#drop", "#/operation": ".tile canvas", "docs": ".route"}
     with open_tab(browser, service.server.url, viewport={"width": 360, "height": 740}) as tab:
@@ -338,15 +305,6 @@ def test_page_fits_on_a_phone(browser: Any, service: ScriptedService) -> None:
             tab.page.goto(f"{service.server.url}/{path}")
             tab.page.locator(part).first.wait_for()
             assert tab.page.evaluate("document.documentElement.scrollWidth") <= 360, path
-
-
-def test_docs_describe_the_routes_without_other_hosts(browser: Any, service: ScriptedService) -> None:
-    with open_tab(browser, service.server.url, "/docs") as tab:
-        tab.wait_text(".route", "/v1/streams/{stream}/images")
-        described = service.client.get("/openapi.json").json()["paths"]
-        assert tab.page.locator(".route").count() == sum(len(verbs) for verbs in described.values())
-        assert tab.foreign == []
-        assert tab.errors == []
 
 
 def test_token_is_asked_for_and_kept_in_the_tab(browser: Any) -> None:

@@ -40,9 +40,3 @@ def test_changes_of_an_earlier_claim_are_dropped() -> None:
     assert {stream: change.record for stream, change in dropped.streams.items()} == {"a": ONE}
     assert {stream: change.record for stream, change in pending.streams.items()} == {"a": TWO, "b": ONE}
     assert pending.epochs == {"a": 2, "b": 1}
-
-
-def test_size_counts_states_notes_and_answers() -> None:
-    state = StoredState(b"12345", "67", {"a": b"8", "b": None})
-    change = StreamChange(ONE, state, {1: "ab"}, [KeptAnswer("k", "d", "cde")])
-    assert Transaction({"a": change, "b": StreamChange()}).size == 8 + 2 + 3
