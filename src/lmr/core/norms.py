@@ -196,7 +196,7 @@ def _normalise_each(
     if x.device.type in _LOOPING:
         biases: Sequence[Tensor | None] = [None] * len(weight) if bias is None else bias.unbind()
         each = zip(x.unbind(axis), weight.unbind(), biases, strict=True)
-        return torch.stack([F.layer_norm(one, shape, own, shift, eps) for one, own, shift in each], axis)
+        return torch.stack([F.layer_norm(sample, shape, scale, shift, eps) for sample, scale, shift in each], axis)
     spread = [1] * (x.ndim - len(shape)) + list(shape)
     spread[axis] = len(weight)
     scaled = F.layer_norm(x, shape, None, None, eps)

@@ -29,6 +29,11 @@ class Passes:
     """The passes of each image through the image tower in a step, and of each class prompt through the text tower.
 
     Backwards are those of samples with a gradient. Prompts are counted for a whole batch.
+
+    Examples:
+        >>> import lmr
+        >>> lmr.Passes(forwards=2.0, backwards=1.0).text_forwards
+        0.0
     """
 
     forwards: float

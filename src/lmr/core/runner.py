@@ -114,8 +114,8 @@ class Runner(Contract, Saved):
                     f"streams and {len(known)} answers."
                 )
             batch = find_streams(ids, self.classifier.device)
-            given = move_together({"truth": truth, "known": known}, self.classifier.device)
-            new = self.add_labels(given["truth"], given["known"], self._take(batch), batch)
+            moved = move_together({"truth": truth, "known": known}, self.classifier.device)
+            new = self.add_labels(moved["truth"], moved["known"], self._take(batch), batch)
             self._put(new, batch.active)
             return bool(new)
 
@@ -243,9 +243,9 @@ class Runner(Contract, Saved):
 
     def begin_rows(self, streams: int) -> State:
         """Return the state [streams, ...] of new streams."""
-        one = dict(self.begin())
-        one["predicted"] = torch.zeros(self.classifier.classes, dtype=torch.int64)
-        return begin_rows(one, streams, self.classifier.device)
+        start = dict(self.begin())
+        start["predicted"] = torch.zeros(self.classifier.classes, dtype=torch.int64)
+        return begin_rows(start, streams, self.classifier.device)
 
     def convert(self, tensors: Mapping[str, Tensor]) -> State:
         """Return the tensors of a state where the classifier is now, in the types they would begin with there."""
@@ -283,8 +283,8 @@ class Runner(Contract, Saved):
 
     def _take(self, batch: Streams) -> State:
         """Return the rows [A, ...] of the batch's streams. A single row is the state itself: never write to it."""
-        own = {key: value for key, value in self.state.items() if key != "predicted"}
-        return own if self.streams == 1 else {key: value[batch.active] for key, value in own.items()}
+        tensors = {key: value for key, value in self.state.items() if key != "predicted"}
+        return tensors if self.streams == 1 else {key: value[batch.active] for key, value in tensors.items()}
 
     def _put(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:
         """Make these tensors the state of the streams ``rows``."""
@@ -376,8 +376,8 @@ class Runner(Contract, Saved):
         return (counts.amax(1) / counts.sum(1).clamp(min=1)).mean().item()
 
     def _read_ids(self, streams: StreamIds) -> Tensor:
-        given = [streams] if isinstance(streams, int) else streams
-        return read_whole(given, 0, self.streams, "stream ids")
+        ids = [streams] if isinstance(streams, int) else streams
+        return read_whole(ids, 0, self.streams, "stream ids")
 
 
 def check_follows(method: Runner, values: Mapping[str, Any]) -> None:
@@ -410,21 +410,21 @@ def find_streams(ids: Tensor, device: torch.device) -> Streams:
     return Streams(**move_together({"active": active, "index": index}, device))
 
 
-def read_whole(given: Any, low: int, end: int, what: str) -> Tensor:
+def read_whole(values: Any, low: int, end: int, what: str) -> Tensor:
     """Return whole numbers from ``low`` to below ``end`` as a tensor [n] on the CPU; refuse anything else."""
 
     def refuse() -> LmrError:
-        return LmrError(f"Expected a list of {what} from {low} to {end - 1}, got {given!r}.")
+        return LmrError(f"Expected a list of {what} from {low} to {end - 1}, got {values!r}.")
 
     try:
-        found = torch.as_tensor(given).cpu()
+        numbers = torch.as_tensor(values).cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise refuse() from error
-    whole = not found.is_floating_point() and not found.is_complex() and found.dtype != torch.bool
-    plain = whole and is_dense(found) and found.ndim == 1 and len(found) > 0
-    if not plain or bool(((found < low) | (found >= end)).any()):
+    whole = not numbers.is_floating_point() and not numbers.is_complex() and numbers.dtype != torch.bool
+    plain = whole and is_dense(numbers) and numbers.ndim == 1 and len(numbers) > 0
+    if not plain or bool(((numbers < low) | (numbers >= end)).any()):
         raise refuse()
-    return found.long()
+    return numbers.long()
 
 
 def summarise(facts: Mapping[str, Tensor], batch: Streams, *, several: bool) -> dict[str, Any]:
@@ -455,6 +455,6 @@ def join_info(info: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
     streams: dict[int, dict[str, Any]] = more.get("streams", {})
     both = {**info, **more}
     if streams:
-        own = info.get("streams", {})
-        both["streams"] = own | {number: own.get(number, {}) | facts for number, facts in streams.items()}
+        before = info.get("streams", {})
+        both["streams"] = before | {number: before.get(number, {}) | facts for number, facts in streams.items()}
     return both

@@ -32,8 +32,8 @@ Start = Mapping[str, Tensor | int]  # the state of one new stream; numbers are c
 
 def begin_rows(start: Start, streams: int, device: torch.device) -> State:
     """Return the state [streams, ...] of new streams from that of one."""
-    one = {key: torch.as_tensor(value, device=device) for key, value in start.items()}
-    return {key: value.unsqueeze(0).repeat(streams, *[1] * value.ndim) for key, value in one.items()}
+    tensors = {key: torch.as_tensor(value, device=device) for key, value in start.items()}
+    return {key: value.unsqueeze(0).repeat(streams, *[1] * value.ndim) for key, value in tensors.items()}
 
 
 def put_rows(state: State, tensors: Mapping[str, Tensor], rows: Tensor, streams: int) -> None:
@@ -69,14 +69,14 @@ def check_rows(
     if set(tensors) != set(like):
         wrong = ", ".join(sorted(set(tensors) ^ set(like)))
         raise LmrError(f"The state does not have the tensors of {owner}: {wrong} is missing or unexpected.")
-    for key, own in like.items():
-        given, fixed = tensors[key], 2 if key in grows else 1
-        alike = is_dense(given) and given.ndim == own.ndim and given.dtype == own.dtype
-        if not alike or given.shape[fixed:] != own.shape[fixed:]:
+    for key, expected in like.items():
+        value, fixed = tensors[key], 2 if key in grows else 1
+        alike = is_dense(value) and value.ndim == expected.ndim and value.dtype == expected.dtype
+        if not alike or value.shape[fixed:] != expected.shape[fixed:]:
             raise LmrError(f"The tensor {key!r} of the state does not have the shape or type {owner} keeps.")
-        if len(given) != rows:
-            raise LmrError(f"The state holds {len(given)} streams, expected {rows}; name those to load it into.")
-        if given.is_floating_point() and not given.isfinite().all():
+        if len(value) != rows:
+            raise LmrError(f"The state holds {len(value)} streams, expected {rows}; name those to load it into.")
+        if value.is_floating_point() and not value.isfinite().all():
             raise LmrError(f"The tensor {key!r} of the state holds NaN or infinite values; the state is damaged.")
     if len({tensors[key].shape[1] for key in grows}) > 1:
         raise LmrError("The growing tensors of the state do not have the same length; the state is damaged.")

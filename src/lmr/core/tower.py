@@ -106,10 +106,10 @@ class AdaptedTower:
         """
         norms = norms.detach().requires_grad_()
         gradient, results = torch.zeros_like(norms), []
-        for some, own in self._split(images, streams):
+        for part, its_streams in self._split(images, streams):
             with torch.enable_grad():
-                logits = self.logits(some, norms, own)
-                losses, *rest = loss(logits, own.index)
+                logits = self.logits(part, norms, its_streams)
+                losses, *rest = loss(logits, its_streams.index)
             if bool(losses.any()):
                 gradient += torch.autograd.grad(losses.sum(), norms)[0]
             results.append((logits.detach(), losses.detach(), *rest))
@@ -134,11 +134,11 @@ class AdaptedTower:
             values = tuple(value.detach() for value in measured)
             return Measured(values, lambda gradient: vjp(measured[0], norms, gradient))
         results, gradients = [], []
-        for some, own in parts:
-            rows = norms[own.index].requires_grad_()
+        for part, its_streams in parts:
+            rows = norms[its_streams.index].requires_grad_()
             each = torch.arange(len(rows), device=rows.device)
             with torch.enable_grad():
-                number, used, *rest = measure(self.cosines(some, rows, Streams(each, each)))
+                number, used, *rest = measure(self.cosines(part, rows, Streams(each, each)))
             gradients.append(torch.zeros_like(rows))
             if bool(used.any()):
                 gradients[-1] = vjp(number, rows, used.to(number.dtype))

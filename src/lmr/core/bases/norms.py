@@ -62,10 +62,10 @@ class NormMethod(Method):
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         """Return the ranges of norms that a tower can compute with, of squares and of counts."""
-        own: Ranges = {"second": (0, None), "steps": COUNTS}
+        limits: Ranges = {"second": (0, None), "steps": COUNTS}
         if "norms" in state:
-            own["norms"] = (-self.bank.limit, self.bank.limit)
-        return super().ranges(state) | own
+            limits["norms"] = (-self.bank.limit, self.bank.limit)
+        return super().ranges(state) | limits
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         """Return logits with the adapted norms and the frozen prototypes."""

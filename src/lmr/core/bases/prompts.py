@@ -42,8 +42,8 @@ class ContextTuner:
         with torch.no_grad():
             parts = [(part, self._encode(part, row)) for part in self._split()]
         prototypes = parts[0][1].new_empty(len(self.prompts.order), parts[0][1].shape[1])
-        for part, found in parts:
-            prototypes[part] = found
+        for part, chunk in parts:
+            prototypes[part] = chunk
         return prototypes
 
     def vjp(self, row: Tensor, gradients: Tensor) -> Tensor:
@@ -54,10 +54,10 @@ class ContextTuner:
         total = row.new_zeros(len(gradients), len(row))
         with torch.enable_grad():
             for part in self._split():
-                own = row.detach().requires_grad_()
-                prototypes = self._encode(part, own)
+                words = row.detach().requires_grad_()
+                prototypes = self._encode(part, words)
                 for k, gradient in enumerate(gradients[:, part]):
-                    total[k] += vjp(prototypes, own, gradient, keep_graph=k + 1 < len(gradients))
+                    total[k] += vjp(prototypes, words, gradient, keep_graph=k + 1 < len(gradients))
         return total
 
     def _split(self) -> Iterator[Tensor]:
@@ -160,12 +160,12 @@ class PromptMethod(ViewMethod):
     def solve(self, images: Tensor, state: State, streams: Streams) -> tuple[Tensor, dict[str, Tensor]]:
         """Learn a context for each image and return logits [B, C] with it, and facts [B]."""
         features, tuner = self._encode_views(images, state, streams), self.tuner
-        losses, gradients = zip(*(self._differentiate(own) for own in features), strict=True)
+        losses, gradients = zip(*(self._differentiate(views) for views in features), strict=True)
         start = tuner.start.expand(len(features), -1)
         learnt, _ = self.optim.step(start, tuner.vjp(tuner.start, torch.stack(gradients)), self.optim.begin(start))
         with torch.no_grad():
             answered = zip(features, map(tuner.encode, learnt), strict=True)
-            logits = torch.stack([self._answer_image(own, prototypes) for own, prototypes in answered])
+            logits = torch.stack([self._answer_image(views, prototypes) for views, prototypes in answered])
         return logits, {"loss": torch.stack(losses), "stepped": logits.isfinite().all(1)}
 
     def _differentiate(self, features: Tensor) -> tuple[Tensor, Tensor]:

@@ -96,7 +96,7 @@ class ViewMethod(Method):
             if self.views == 1 and not self.classifier.holds_views(images):
                 return self.classifier.features(images).unsqueeze(1)
             views = self._iterate_views(images, state, streams)
-            return torch.stack([self.classifier.features(own) for own in views])
+            return torch.stack([self.classifier.features(some) for some in views])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

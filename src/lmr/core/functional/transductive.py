@@ -19,9 +19,9 @@ def answer_together(features: Tensor, streams: Streams, classes: int, solve: Cal
     """
     answers = features.new_full((len(features), classes), math.nan)
     for k in range(streams.count):
-        own = (streams.index == k) & features.isfinite().all(1)
-        if bool(own.any()):
-            answers[own] = (solve(features[own]) + torch.finfo(features.dtype).tiny).log()
+        samples = (streams.index == k) & features.isfinite().all(1)
+        if bool(samples.any()):
+            answers[samples] = (solve(features[samples]) + torch.finfo(features.dtype).tiny).log()
     return answers
 
 
