@@ -152,7 +152,7 @@ def check_folder(folder: AnyPath, options: CheckOptions) -> CheckReport:
     found = _sort(found, options.order)
     classes = [name.replace("_", " ") for name in found.names]
     given = replace(options, labels=",".join(classes) if options.labels is None else options.labels, truth=None)
-    labeller = Labeller(replace(options, labels=classes, truth=None, watch="off").resolve())
+    labeller = Labeller(replace(options, labels=classes, truth=None, watch="off").resolve(), found.paths)
     taught = _choose_taught(found)
     runs = _prepare(labeller, _count_shares(found, taught, classes) if not options.prior else None)
     readable = _answer(labeller, found.paths, runs)
