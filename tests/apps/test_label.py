@@ -170,7 +170,7 @@ def test_terminal_ends_with_the_estimate_and_a_command(folder: Path, monkeypatch
             asked.set()
             raise EOFError from None
 
-    def load(_: LabelOptions) -> tuple[Any, Any]:
+    def load(*_: Any) -> tuple[Any, Any]:
         assert asked.wait(60)
         return Classifier(), lambda _: torch.zeros(1)
 

@@ -49,6 +49,22 @@ def test_a_small_model_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None
     assert (loaded.dtype, loaded.said) == ("float32", None)
 
 
+def test_a_small_model_computes_with_one_thread() -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        load_model(options())
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_another_processor_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "computes_in_bfloat16", lambda device: False)
+    monkeypatch.setattr(lmr.Backbone, "is_small", False)
+    assert load_model(options()).dtype == "float32"
+
+
 @pytest.mark.usefixtures("able")
 def test_a_large_model_computes_in_bfloat16_where_labels_stay() -> None:
     loaded = load_model(options())
@@ -63,6 +79,22 @@ def test_a_large_model_computes_in_bfloat16_where_labels_stay() -> None:
     assert forced.said is None
     image = forced.backbone.preprocess(Image.new("RGB", (40, 30), "red")).unsqueeze(0)
     assert torch.equal(forced.classifier(image), loaded.classifier(image))
+
+
+@pytest.mark.usefixtures("able")
+def test_the_images_of_the_user_are_compared_as_far_as_time_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [tmp_path / f"{number}.png" for number in range(200)]
+    for path, pixels in zip(paths[:10], draw_arrays(range(10)), strict=True):
+        Image.fromarray(pixels).save(path)
+    (tmp_path / "10.png").write_text("no image")
+    said = load_model(options(), paths[:11]).said
+    assert said is not None
+    assert "10 of 10 labels of your images" in said
+    assert "64 of 64 labels of photographs" in (load_model(options(), paths[11:]).said or "")
+    monkeypatch.setattr(precision, "SECONDS", 0.0)
+    assert "1 of 1 labels of your images" in (load_model(options(), paths[:11]).said or "")
 
 
 @pytest.mark.usefixtures("able")

@@ -166,7 +166,7 @@ def check_folder(folder: AnyPath, options: CheckOptions) -> CheckReport:
     found = _sort(found, options.order)
     classes = [name.replace("_", " ") for name in found.names]
     given = replace(options, labels=",".join(classes) if options.labels is None else options.labels, truth=None)
-    labeller = Labeller(replace(options, labels=classes, truth=None, watch="off").resolve())
+    labeller = Labeller(replace(options, labels=classes, truth=None, watch="off").resolve(), found.paths)
     held_out = options.truth is not None  # all labels teach, and each is judged by what the others teach
     taught = set[int]() if held_out else _choose_taught(found)
     runs = _prepare(labeller, _count_shares(found, taught, classes) if not options.prior else None)

@@ -333,7 +333,7 @@ def label_folder(folder: AnyPath, options: LabelOptions) -> str:
     with hold_lock(file.with_name(f".{file.name}.lock"), busy, failed=f"Cannot write {str(file)!r}"):
         session = LabelSession(folder, options.names, file)
         started = len(session.labels)
-        estimator = Estimator(session, lambda: _load(options)) if options.estimate else None
+        estimator = Estimator(session, lambda: _load(options, session.images)) if options.estimate else None
         try:
             if options.terminal:
                 label_in_terminal(session, estimator)
@@ -363,10 +363,10 @@ def _write_next(folder: AnyPath, given: LabelOptions) -> str:
     return write_command("predict", [folder], PredictOptions(**same), "--truth", os.fspath(given.out))
 
 
-def _load(options: LabelOptions) -> tuple[ZeroShot, Callable[[Any], Tensor]]:
+def _load(options: LabelOptions, images: Sequence[Path]) -> tuple[ZeroShot, Callable[[Any], Tensor]]:
     from lmr.apps.precision import load_model
 
-    loaded = load_model(options)
+    loaded = load_model(options, images)
     return loaded.classifier, loaded.backbone.preprocess
 
 

@@ -64,15 +64,10 @@ class ServingPlan:
     settings: ServiceSettings = field(default_factory=ServiceSettings)
 
     def load(self) -> tuple[LoadedModel, Method]:
-        """Return the model and the method, without its watch.
-
-        A small model computes with one thread, which leaves a core to decode images.
-        """
+        """Return the model and the method, without its watch."""
         keep_freed_memory()
         given = self.options
-        loaded = load_model(given)
-        if loaded.backbone.is_small:
-            torch.set_num_threads(1)  # the compute thread is started after this
+        loaded = load_model(given)  # the compute thread is started after this, which may set the number of threads
         return loaded, create_served(given.method, loaded.classifier, self.settings.resident, given.unknown)
 
     def classify(self, backbone: Backbone, names: Sequence[str]) -> ZeroShot:

@@ -150,6 +150,6 @@ def test_both_passes_and_the_comparison_encode_an_image_once(
 
 def test_both_passes_load_the_model_once(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded, load = list[object](), run_module.load_model
-    monkeypatch.setattr(run_module, "load_model", lambda options: loaded.append(options) or load(options))
+    monkeypatch.setattr(run_module, "load_model", lambda *given: loaded.append(given) or load(*given))
     assert predict(pictures, tmp_path / "out.jsonl").passes == 2
     assert len(loaded) == 1

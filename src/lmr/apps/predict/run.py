@@ -37,6 +37,7 @@ from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, sync_folder
 from lmr.core.functional.look import measure_look
 from lmr.core.method import Method
+from lmr.core.placement import digest_tensors
 from lmr.core.prediction import Prediction
 from lmr.core.progress import show_progress
 from lmr.core.remembered import Remembered
@@ -70,7 +71,7 @@ def predict_images(
     *,
     begin: Path | None = None,
     title: str = "labelling",
-    load: Callable[[PredictOptions], Labeller] | None = None,
+    load: Callable[[PredictOptions, Sequence[Path]], Labeller] | None = None,
 ) -> PredictSummary:
     """Label image files, folders and videos, adapting batch by batch; write one line per image to ``options.out``.
 
@@ -95,7 +96,7 @@ def predict_images(
         check_files(output, progress, options)
         images = list_sources(sources, options.column)
         check_images(images, options.every)
-        run = (load or Labeller)(resume_dtype(options, progress)).prepare(output, progress, images)
+        run = (load or Labeller)(resume_dtype(options, progress), images).prepare(output, progress, images)
         run.labelled, run.title = labelled, title
         finished = run.start(begin or (None if state is None else Path(state)), options.resume)
         start = time.perf_counter()
@@ -128,8 +129,8 @@ def resume_dtype(options: PredictOptions, progress: Path | None) -> PredictOptio
 class Labeller:
     """A model that is loaded once and labels any number of runs, each with a fresh adaptation of its own."""
 
-    def __init__(self, options: PredictOptions) -> None:
-        loaded = load_model(options)
+    def __init__(self, options: PredictOptions, images: Sequence[Path] = ()) -> None:
+        loaded = load_model(options, images)
         self.backbone, self.classifier, self.said = loaded.backbone, Remembered(loaded.classifier), loaded.said
         self.options = replace(options, dtype=cast(DType, loaded.dtype))
 
@@ -323,7 +324,7 @@ class PredictRun:
 
     def _step(self, places: Sequence[ImagePlace], images: Tensor) -> list[ImageAnswer]:
         """Adapt on a batch and return the answer to each image."""
-        classifier, key = self.method.classifier, hashlib.sha256(images.numpy().tobytes()).digest()
+        classifier, key = self.method.classifier, digest_tensors({"images": images})
         images = images.to(classifier.device, classifier.dtype)
         if isinstance(classifier, Remembered):  # a second pass, or another method, encodes no batch again
             classifier.expect(images, key)

@@ -68,8 +68,8 @@ def _predict(sources: Sequence[AnyPath], options: PredictOptions, first: Path) -
     seconds, begun = 0.0, resume and second is not None and second.exists()
     loaded: list[Labeller] = []
 
-    def load(options: PredictOptions) -> Labeller:
-        loaded[:] = loaded or [Labeller(options)]
+    def load(options: PredictOptions, images: Sequence[Path]) -> Labeller:
+        loaded[:] = loaded or [Labeller(options, images)]
         return loaded[0].use(options)
 
     if not begun:
