@@ -16,8 +16,7 @@ from pathlib import Path
 from lab.command import build_parser, run_command
 from lmr.report.formats import format_markdown
 from lmr.report.groups import gather
-from lmr.report.leaderboard import build_leaderboards
-from lmr.report.report import build_tables
+from lmr.report.report import build_leaderboards, build_tables
 from lmr.report.runs import read_runs
 
 ROOT = Path(__file__).parent.parent

@@ -10,11 +10,11 @@ from lmr.report.formats import (
     format_csv,
     format_latex,
     format_markdown,
-    format_terminal,
     print_text,
+    show_tables,
 )
 from lmr.report.published import PublishedTable
-from lmr.report.table import Cell, Column, Line, Table, pivot, show_number
+from lmr.report.table import Cell, Column, Line, Table, pivot
 from lmr.report.traits import LineKind
 
 ODD = "x_1 & 50% #{a}$ \\b ~^ <b>|*`[δ]\x1b[31m"
@@ -32,33 +32,16 @@ TABLE = Table(
 )
 
 
-def test_terminal_text_is_exact() -> None:
-    assert format_terminal(TABLE) == (
-        "A small table\n"
-        "\n"
-        "method        Fros.     Fog     AVG    ms\n"
-        "------------------------------------------\n"
-        "zero-shot     10.00   20.00+  15.00+  2.0*\n"
-        "  published   11.50       –       –     –\n"
-        "  difference  -1.50       –       –     –\n"
-        "TENT          12.35*      –       –   4.0+\n"
-        "  ± sd         0.50       –       –     –\n"
-        "LMR           12.35*  30.00*  21.17*  4.0+\n"
-        "\n"
-        "* best, + second.\n"
-        "Published: the paper's table tab:x (X).\n"
-        "Unlike the paper, TENT: severity 3 (paper: 5).\n"
-        "One note.\n"
+def test_the_terminal_shows_aligned_markdown(capsys: pytest.CaptureFixture[str]) -> None:
+    show_tables([TABLE, make_odd()])
+    shown = capsys.readouterr().out
+    lines = shown.splitlines()[2:10]
+    assert lines[5] == "| TENT         | **12.35** |            – |            – | <u>4.0</u> |"
+    assert {len(line) for line in lines} == {len(lines[0])}
+    assert re.sub(r" +|-(?=-)", "", "\n".join(lines)) == re.sub(
+        r" +|-(?=-)", "", "\n".join(format_markdown(TABLE).split("\n")[2:10])
     )
-
-
-def test_terminal_codes_mark_best_and_second_and_keep_the_columns() -> None:
-    styled = format_terminal(TABLE, style=True)
-    assert "\x1b[1m30.00\x1b[0m" in styled
-    assert "\x1b[4m20.00\x1b[0m" in styled
-    plain = re.sub(r"\x1b\[\d+m", "", styled).splitlines()[2:]
-    ends = {len(line) for line in plain if line.startswith(("zero-shot ", "TENT  ", "LMR "))}
-    assert len(ends) == 1
+    assert "\x1b" not in shown
 
 
 def test_markdown_is_exact() -> None:
@@ -120,7 +103,6 @@ def test_the_papers_layout_has_a_bar_before_the_average() -> None:
 
 def test_names_cannot_leave_their_cell() -> None:
     odd = make_odd()
-    assert "\x1b" not in format_terminal(odd)
     markdown = format_markdown(odd)
     cell = next(line for line in markdown.splitlines() if " 1.00 " in line)
     assert len(re.findall(r"(?<!\\)\|", cell)) == 6
@@ -162,7 +144,7 @@ def test_equal_numbers_share_a_place() -> None:
     ],
 )
 def test_numbers_are_shown_with_their_digits(value: float | None, sign: bool, text: str) -> None:
-    assert show_number(value, 2, sign) == text
+    assert Column("c", "c", 2).show(value, sign) == text
 
 
 def test_csv_has_a_line_for_every_number() -> None:

@@ -27,7 +27,7 @@ KINDS = ["accuracy", "gains", "measures", "efficiency", "parts", "accuracy", "ab
 
 def test_a_report_has_every_table_in_every_format_and_the_page(tmp_path: Path) -> None:
     report = make_report([write_runs(tmp_path / "runs", ROWS)], tmp_path / "out", figures=False)
-    kinds = [table.name.split("-photo")[0] for table in report.tables]
+    kinds = [next(kind for kind in KINDS if table.name.startswith(kind)) for table in report.tables]
     assert list(dict.fromkeys(kinds)) == list(dict.fromkeys(KINDS))
     out = tmp_path / "out"
     assert {path.name for path in (out / "tables").iterdir()} == {f"{table.name}.tex" for table in report.tables}
@@ -54,7 +54,7 @@ def test_the_command_prints_tables_and_says_where_things_are(
         file.write('{"run": "abc", "met')
     assert main(["report", str(runs)]) == 0
     shown = capsys.readouterr().out
-    assert "LMR        54.00*  55.00*  54.50*" in shown
+    assert re.search(r"\| LMR +\| +\*\*54.00\*\* \| +\*\*55.00\*\* \| +\*\*54.50\*\* \|", shown)
     assert "damaged and was left out" in shown
     assert str(runs / "report" / "index.html") in shown
     assert "\x1b" not in shown
@@ -83,17 +83,6 @@ def test_zero_shot_alone_is_a_report_too(tmp_path: Path) -> None:
     rows = [make_row("zero-shot", "zeroshot()", domain, 0.5) for domain in ("frost", "fog")]
     report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out")
     assert [table.name.split("-")[0] for table in report.tables] == ["accuracy"]
-    assert "3d" in report.notes[-1]  # figures that need other plans
-    assert report.page.read_text().count(report.notes[-1]) == 1
-
-
-def test_zero_shot_alone_on_other_data_has_its_table(tmp_path: Path) -> None:
-    rows = [
-        make_row("LMR", complete("lmr"), "frost", 0.5),
-        make_row("zero-shot", "zeroshot()", "fog", 0.5, dataset="x"),
-    ]
-    report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out", figures=False)
-    assert [table.title.split(",")[0] for table in report.tables] == ["Accuracy (%): cifar10-c", "Accuracy (%): x"]
 
 
 def test_figures_are_written_and_named_in_the_markdown(tmp_path: Path) -> None:
@@ -137,7 +126,7 @@ def test_plans_on_photographs_give_every_table_and_figure(tmp_path: Path) -> Non
     report = make_report([runs], tmp_path / "out")
     assert {table.name.split("-photo")[0] for table in report.tables} == set(KINDS)
     numbers = {drawing.number for drawing in report.drawings}
-    assert numbers == {"1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d", "accuracy"}
+    assert numbers == {"1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d"}
     assert all("photo-c, photo" in drawing.caption for drawing in report.drawings)
     assert report.notes == []
 

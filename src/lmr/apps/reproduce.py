@@ -28,7 +28,7 @@ from lmr.report.published import AVERAGE, FIGURE, PublishedTable, find_published
 from lmr.report.report import make_report
 from lmr.report.runs import read_runs
 from lmr.report.table import Table
-from lmr.report.tables import build_accuracy
+from lmr.report.tables import lay_accuracy
 from lmr.report.verdicts import Judgement, RowVerdict, format_verdict, judge, pick_table
 
 QUICK_PLANS = {"cifar10-c": "cifar10-c-quick"}  # published table -> the plan of its quick form
@@ -95,7 +95,7 @@ def reproduce_quickly(job: Reproduction) -> BenchResult:
     published, result = find_published(job.table), job.run_whole()
     if result.rows:
         settings = _gather_runs(job, result).items()
-        tables = [build_accuracy(setting, choose_main(groups), published) for setting, groups in settings]
+        tables = [lay_accuracy(setting, choose_main(groups), published).build() for setting, groups in settings]
         _report(job, tables, describe_quick_form(published, result.rows))
     return result
 

@@ -88,5 +88,4 @@ class Card:
     swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name of a sweep -> arguments that vary in it
     former: Mapping[str, Any] = field(default_factory=dict)  # arguments it once had -> defaults
     gated: bool = False  # only a share info["gate_share"] of the samples enters the loss
-    switches: tuple[str, ...] = ()  # arguments that make a step cheaper, for figures of accuracy against cost
     source_images: int = 0  # clean images for ``fit_source`` before the stream, where there are any

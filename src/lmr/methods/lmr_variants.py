@@ -31,7 +31,6 @@ _CARD = Card(
     },
     parts=("pmr", "am", "bc"),
     gated=True,
-    switches=("emit", "share", "pmr"),
 )
 
 

@@ -101,7 +101,6 @@ _CARD = Card(
         "cifar10-c": Preset(TEN_CLASSES, "values of LMR for CIFAR-10-C"),
     },
     gated=True,
-    switches=("share", "lr"),
 )
 
 

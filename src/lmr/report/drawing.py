@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SIZE = (3.4, 2.6)  # inches; a column of a two-column page
-WIDE = (6.8, 3.8)  # both columns
 DPI = 300
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#000000")  # Okabe and Ito, without ours
 OURS: dict[str, Any] = {"color": "#D55E00", "linestyle": "-", "linewidth": 2.0, "marker": "o"}
@@ -96,7 +95,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[str, float, float, str]]) -> Non
         )  # fmt: skip
 
 
-def render(number: str, draw: Draw, size: tuple[float, float] = SIZE) -> Drawing | None:
+def render(number: str, draw: Draw) -> Drawing | None:
     """Draw one figure in both formats; no date and no random ids, so that the same runs give the same files."""
     require("matplotlib", "bench", "A figure")
     import matplotlib
@@ -104,7 +103,7 @@ def render(number: str, draw: Draw, size: tuple[float, float] = SIZE) -> Drawing
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=size)
+        figure = Figure(figsize=SIZE)
         FigureCanvasAgg(figure)
         if not (caption := draw(figure.add_subplot())):
             return None

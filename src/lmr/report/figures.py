@@ -1,7 +1,7 @@
 """The figures of a report, as PNG and SVG, from the same runs as the tables.
 
-They are the paper's figures 1 (a-d) and 3 (a-d), the running accuracy, the long haul, and accuracy against cost. Each
-function draws one figure and returns its caption, empty where the runs lack the numbers.
+They are the paper's figures 1 (a-d) and 3 (a-d). Each function draws one figure and returns its caption, empty where
+the runs lack the numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lmr.bench.running.metrics import WINDOW
 from lmr.bench.running.row import Row
 from lmr.report.drawing import (
     DASHES,
@@ -24,8 +23,6 @@ from lmr.report.drawing import (
     OURS,
     PALETTE,
     PLAIN,
-    SIZE,
-    WIDE,
     Draw,
     Drawing,
     label_ends,
@@ -34,32 +31,25 @@ from lmr.report.drawing import (
     style_lines,
 )
 from lmr.report.groups import (
+    Key,
     RunGroup,
     Setting,
     Settings,
-    choose_main,
-    find_common,
-    share_seeds,
-    sort_groups,
     split,
-    tell_apart,
 )
-from lmr.report.leaderboard import HAUL, World, find_worlds
 from lmr.report.published import read_paper
 from lmr.report.runs import Runs, Samples
 from lmr.report.statistics import align_by_index
-from lmr.report.table import pivot
-from lmr.report.tables import Sweep, find_line_kind, find_sweeps, split_lengths
-from lmr.report.traits import LineKind, identify_parts, is_switched, stream_of
+from lmr.report.table import Layout, Table
+from lmr.report.tables import find_figure, lay_sweeps
+from lmr.report.traits import LineKind, identify_parts, stream_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Floats = NDArray[np.float64]
-DELTA, FRONTIER, RUNNING = "3c", "frontier", "accuracy"
-SWITCHED, OTHER = "#E69F00", "#0072B2"  # colours of points of the frontier: switches, other methods
+DELTA = "3c"
 PERCENTILES = np.arange(1, 100)
-FEWEST_POINTS = 4  # that make a frontier
 
 
 def draw_figures(runs: Runs, settings: Settings) -> list[Drawing]:
@@ -68,24 +58,13 @@ def draw_figures(runs: Runs, settings: Settings) -> list[Drawing]:
     for members in split(settings, lambda setting: setting.family).values():
         family = Family(runs, {setting: settings[setting] for setting in members})
         draws += [(n, family.dataset, functools.partial(panel, family=family)) for n, panel in PANELS.items()]
-    deltas = []
-    for sweep in find_sweeps(settings):
-        figure = sweep.figure or {"number": ""}
-        if figure["number"] == DELTA:
-            deltas.append(sweep)
-        elif figure["number"]:
-            draw: Draw = functools.partial(draw_sweep, sweep=sweep, figure=figure)
-            draws.append((figure["number"], sweep.setting.dataset, draw))
+    sweeps = [(figure, sweep) for sweep in lay_sweeps(settings) if (figure := find_figure(sweep))]
+    for figure, sweep in sweeps:
+        draw: Draw = functools.partial(draw_sweep, table=sweep.build(), figure=figure)
+        draws += [(figure["number"], sweep.setting.dataset, draw)] if figure["number"] != DELTA else []
+    deltas = [sweep for figure, sweep in sweeps if figure["number"] == DELTA]
     draws += [(DELTA, "", functools.partial(draw_deltas, sweeps=deltas))] if deltas else []
-    for setting, groups in settings.items():
-        for number, make in ((FRONTIER, draw_frontier), (RUNNING, draw_running)):
-            draws.append((number, setting.dataset, functools.partial(make, setting=setting, groups=groups)))
-    for world in find_worlds(settings):
-        hauls = [one for one in world.groups if one.kind is not LineKind.BASELINE and one.setting.order == HAUL]
-        for severity, groups in split(hauls, lambda one: one.setting.severity).items():
-            draw = functools.partial(draw_haul, runs=runs, world=world, groups=groups)
-            draws.append((HAUL, f"{world.setting.dataset}-s{severity}", draw))
-    drawn = [(data, render(n, draw, WIDE if n == FRONTIER else SIZE)) for n, data, draw in draws]
+    drawn = [(data, render(n, draw)) for n, data, draw in draws]
     return _name_apart((data, drawing) for data, drawing in drawn if drawing)
 
 
@@ -102,14 +81,6 @@ def _name_apart(drawn: Iterable[tuple[str, Drawing]]) -> list[Drawing]:
             name = f"{base}_{(number := number + 1)}"
         named[name] = replace(drawing, name=name)
     return sorted(named.values(), key=lambda drawing: drawing.name)
-
-
-def list_absent(drawings: Sequence[Drawing]) -> str:
-    """Return the figures of the paper that are not drawn, with the plans that they need; else nothing."""
-    drawn = {drawing.number for drawing in drawings}
-    plans = {number: paper["plan"] for number, paper in read_paper()["figures"].items() if number not in drawn}
-    needs = [f"{', '.join(n for n in plans if plans[n] == plan)} ({plan})" for plan in dict.fromkeys(plans.values())]
-    return f"Figures without runs, and the plans that they need: {'; '.join(needs)}." if needs else ""
 
 
 @dataclass(frozen=True)
@@ -281,7 +252,7 @@ def draw_late_shares(axes: Axes, family: Family) -> str:
             wanted = one.kind is LineKind.PART and identify_parts(one.first.spec) == identify_parts(spec)
             row = family.shift_row(one) if wanted else None
             if row and row.metrics.get("late_top_share") is not None:
-                alike = (row.images, row.batch_size, row.domain, row.seed, one.watch, *one.ground)
+                alike = (row.images, row.domain, row.seed, one.key._replace(spec=""))
                 found.setdefault(alike, {})[label] = row
     pairs = [pair for pair in found.values() if len(pair) == 2]
     if not pairs:
@@ -302,7 +273,7 @@ def draw_recovery(axes: Axes, family: Family) -> str:
 
     Over all domains on which every method was measured, with the same number of images.
     """
-    found: dict[tuple[Any, ...], dict[str, tuple[LineKind, dict[str, Floats]]]] = {}
+    found: dict[Key, dict[str, tuple[LineKind, dict[str, Floats]]]] = {}
     for one in family.groups:
         measured = {}
         for row in one.rows if not one.changes else ():
@@ -310,11 +281,10 @@ def draw_recovery(axes: Axes, family: Family) -> str:
             values = samples["recovery"].astype(np.float64) if samples else np.empty(0)
             if np.isfinite(values).any():
                 measured[row.domain] = values[np.isfinite(values)]
-        methods = found.setdefault((one.first.images, *one.ground), {})
+        methods = found.setdefault(one.key.ground, {})
         if measured and len(measured) >= len(methods.get(one.label, (one.kind, {}))[1]):
             methods[one.label] = one.kind, measured
-    key = max(found, key=lambda key: (len(found[key]), key[0]), default=())
-    methods = found.get(key, {})
+    methods = max(found.values(), key=len, default={})
     common = sorted(set.intersection(*(set(measured) for _, measured in methods.values()))) if methods else []
     if len(methods) < 2 or not common:
         return ""
@@ -325,7 +295,7 @@ def draw_recovery(axes: Axes, family: Family) -> str:
     axes.axhline(0, color="#999999", linewidth=0.7)
     axes.set(xlabel="percentile of zero-shot's errors", ylabel="true class − zero-shot's answer", xlim=(1, 99))
     label_ends(axes, ends)
-    where = f"{family.shifted.describe()}, {', '.join(common)}, {key[0]} images each"
+    where = f"{family.shifted.describe()}, {', '.join(common)}"
     return f"Local margin recovery on what zero-shot gets wrong; above 0 the error is corrected; {where}."
 
 
@@ -338,34 +308,33 @@ PANELS: dict[str, Callable[..., str]] = {
 }
 
 
-def measure_sweep(sweep: Sweep) -> dict[str, dict[float, float]]:
-    """Return the mean accuracy in % over domains and seeds, by line and value."""
-    lines = list(sweep.lines.items())
-    entries = {(k, f"{v:g}"): one.enter(sweep.domains) for k, (_, line) in enumerate(lines) for v, one in line.items()}
-    cells = pivot(entries)
-    found = {name: {v: cells.get((k, f"{v:g}")) for v in line} for k, (name, line) in enumerate(lines)}
-    return {name: {v: c.value for v, c in line.items() if c and c.value is not None} for name, line in found.items()}
+def read_lines(table: Table) -> dict[str, dict[float, float]]:
+    """Return the numbers of a sweep by line and value."""
+    values = [float(column.key) for column in table.columns]
+    cells = {line.label: zip(values, line.cells, strict=True) for line in table.lines}
+    return {name: {v: c.value for v, c in own if c.value is not None} for name, own in cells.items()}
 
 
-def draw_sweep(axes: Axes, sweep: Sweep, figure: Mapping[str, Any]) -> str:
+def draw_sweep(axes: Axes, table: Table, figure: Mapping[str, Any]) -> str:
     """3a, 3b: draw accuracy against the batch size, or against the number of negatives."""
-    means = {name: line for name, line in measure_sweep(sweep).items() if line}
-    names = {name: figure.get("lines", {}).get(name, name) for name in means}
-    styles = style_lines({names[name]: find_line_kind(sweep.lines[name]) for name in means})
-    ends = plot_lines(axes, {names[name]: line for name, line in means.items()}, styles)
+    names = {line.label: figure.get("lines", {}).get(line.label, line.label) for line in table.lines}
+    lines = {names[name]: line for name, line in read_lines(table).items() if line}
+    styles = style_lines({names[line.label]: line.kind for line in table.lines if names[line.label] in lines})
+    ends = plot_lines(axes, lines, styles)
     axes.set_xscale("log", base=2)
-    _mark_values(axes, sorted({value for line in means.values() for value in line}))
+    _mark_values(axes, sorted({value for line in lines.values() for value in line}))
     axes.set(xlabel=figure["axis"], ylabel="mean accuracy, %")
     _widen(axes)
     label_ends(axes, ends)
-    return f"Accuracy against {figure['caption']}; {sweep.describe()}."
+    return f"{table.title}."
 
 
-def draw_deltas(axes: Axes, sweeps: Sequence[Sweep]) -> str:
+def draw_deltas(axes: Axes, sweeps: Sequence[Layout]) -> str:
     """3c: draw accuracy against δ, a line for every dataset."""
     sets = [sweep.setting.dataset for sweep in sweeps]
     names = [name + (f" ({k})" if sets.count(name) > 1 else "") for k, name in enumerate(sets, 1)]  # other backbones
-    lines = {name: next(iter(measure_sweep(sweep).values())) for name, sweep in zip(names, sweeps, strict=True)}
+    tables = [sweep.build() for sweep in sweeps]
+    lines = {name: next(iter(read_lines(table).values())) for name, table in zip(names, tables, strict=True)}
     ends = plot_lines(axes, lines, _style_in_turn(names))
     paper = read_paper()["figures"]
     delta = float(paper["1a"]["delta"])
@@ -374,85 +343,4 @@ def draw_deltas(axes: Axes, sweeps: Sequence[Sweep]) -> str:
     axes.set(xlabel=paper[DELTA]["axis"], ylabel="mean accuracy, %")
     _widen(axes)
     label_ends(axes, ends)
-    where = "; ".join(f"{name}: {sweep.describe()}" for name, sweep in zip(names, sweeps, strict=True))
-    return f"Accuracy against δ, the paper's choice dotted; {where}."
-
-
-def draw_running(axes: Axes, setting: Setting, groups: Sequence[RunGroup]) -> str:
-    """Draw the running accuracy of the main lines on the paper's representative shift, or on the first domain."""
-    main = [one for one in choose_main(split_lengths(groups)[0]) if one.first.curve.get("images")]
-    common = find_common(main)
-    found = {one: row for one in main if (row := _pick_row(one, common)) and row.curve.get("images")}
-    if len(found) < 2:
-        return ""
-    lines = {
-        one.label: dict(zip(row.curve["images"], 100 * np.array(row.curve["accuracy"]), strict=True))
-        for one, row in found.items()
-    }
-    ends = plot_lines(axes, lines, remove_markers(style_lines({one.label: one.kind for one in found})))
-    settled = [value for line in lines.values() for count, value in line.items() if count >= max(line) / 10]
-    axes.set(xlabel="images seen", ylabel="accuracy so far, %", ylim=(min(settled) - 1, max(settled) + 1))
-    label_ends(axes, ends)
-    first = next(iter(found.values()))
-    return f"Running accuracy; {setting.describe()}, {first.domain}, seed {first.seed}."
-
-
-def draw_haul(axes: Axes, runs: Runs, world: World, groups: Sequence[RunGroup]) -> str:
-    """Draw the gain over the frozen model in every window of a long haul, the mean over seeds."""
-    found: dict[RunGroup, Floats] = {}
-    for one in tell_apart(sort_groups(groups)):
-        known = [own for row in one.rows if (own := world.measure_gains(runs, row)) is not None]
-        found |= {one: 100 * np.mean(known, 0)} if known else {}
-    if not found:
-        return ""
-    styles = remove_markers(style_lines({one.label: one.kind for one in found}), linewidth=1.0)
-    gains = {one.label: {WINDOW * (k + 1): v for k, v in enumerate(own)} for one, own in found.items()}
-    ends = plot_lines(axes, gains, styles)
-    axes.axhline(0, color="#555555", linewidth=0.9)
-    axes.set(xlabel="thousand images", ylabel="accuracy − zero-shot, points")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,g}")
-    label_ends(axes, ends)
-    where = groups[0].setting.describe()
-    return f"The long haul: accuracy minus the frozen model's in windows of {WINDOW:,} images; {where}."
-
-
-def draw_frontier(axes: Axes, setting: Setting, groups: Sequence[RunGroup]) -> str:
-    """Draw accuracy against the counted cost of a step, of the largest set of groups under one protocol.
-
-    Steps of ablations and sweeps are not points. A part that is switched off may be a switch too, but ablations have
-    it as well: it alone does not make a figure.
-    """
-    own = [one for one in groups if is_switched(one.first) or not one.changes]
-    counted = [replace(one, frame=one.frame[one.frame["forwards"].notna()]) for one in own]
-    alike = split((g for g in counted if len(g.frame)), lambda g: (g.first.images, g.first.batch_size, *g.ground))
-    chosen = max(alike.values(), key=len, default=[])
-    domains = find_common(chosen)
-    shared = share_seeds(chosen, domains)[0]
-    switched = {one for one in shared if is_switched(one.first)}
-    if len(shared) < FEWEST_POINTS or not domains or all(one.kind is LineKind.PART for one in switched):
-        return ""
-    cells = pivot({(k, key): g.enter(domains, key) for k, g in enumerate(shared) for key in ("forwards", "accuracy")})
-    numbers = [(cells[k, "forwards"].value or 0.0, cells[k, "accuracy"].value or 0.0) for k in range(len(shared))]
-    points = sorted(zip(numbers, shared, strict=True), key=lambda point: (round(point[0][0], 6), -point[0][1]))
-    best: list[tuple[tuple[float, float], RunGroup]] = []  # more accurate than all that cost as much or less
-    for point in points:
-        best += [point] if not best or point[0][1] > best[-1][0][1] else []
-    axes.step(*zip(*(place for place, _ in best), strict=True), where="post", color="#bbbbbb", linewidth=1.0)
-    colours = {LineKind.OURS: OURS["color"], LineKind.BASELINE: PLAIN["color"]}
-    for (cost, accuracy), one in points:
-        colour = colours.get(one.kind, SWITCHED if one in switched else OTHER)
-        axes.plot([cost], [accuracy], "o" if one.kind is LineKind.OURS or one in switched else "s", color=colour)
-    axes.set_xscale("log", base=2)
-    _mark_values(axes, [tick for tick in (1, 1.5, 2, 3, 4, 6, 8, 12, 16) if tick <= 1.3 * points[-1][0][0]])
-    axes.set(xlabel="cost of a step, in plain forwards per image", ylabel="mean accuracy, %")
-    axes.margins(x=0.06, y=0.08)
-    ordered = sorted(points, key=lambda point: point[0][1])
-    for height, (place, one) in zip(np.linspace(0.02, 0.98, len(ordered)), ordered, strict=True):
-        axes.annotate(  # names in a column at the right, each with a thin line to its point
-            one.label, place, xytext=(1.03, float(height)), textcoords="axes fraction", va="center", fontsize=7,
-            fontweight="bold" if (place, one) in best else "normal", annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": "#cccccc", "linewidth": 0.5},
-        )  # fmt: skip
-    first = shared[0].first
-    where = f"{setting.describe()}, {len(domains)} domains, {first.images} images each, batch {first.batch_size}"
-    return f"Accuracy against the counted cost of a step; the line joins the best; {where}."
+    return "; ".join(table.title for table in tables) + ". The paper's choice is dotted."

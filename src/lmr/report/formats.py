@@ -1,11 +1,10 @@
-"""Tables as terminal text, Markdown, LaTeX and CSV: the same numbers in every format.
+"""Tables as Markdown, also for the terminal, as LaTeX and as CSV: the same numbers in every format.
 
 Below each line are its spread over seeds, its published numbers and the differences, if there are any.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
@@ -13,10 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table as Grid
-from rich.text import Text
 
 from lmr.bench.running.row import Row
 from lmr.core.extras import require
@@ -24,8 +19,6 @@ from lmr.report.published import AVERAGE
 from lmr.report.table import Cell, Line, Table
 from lmr.report.traits import LineKind
 
-_RULE = box.Box("    \n    \n----\n    \n    \n    \n    \n    \n", ascii=True)  # a line of dashes below the heads
-_SPACE = "\u2800"  # a blank that rich does not strip before it aligns a text to the right
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -72,43 +65,16 @@ def _list_heads(table: Table) -> list[str]:
     return [table.corner, *(column.head for column in table.columns)]
 
 
-def format_terminal(table: Table, style: bool = False) -> str:
-    """Return aligned text. With ``style`` best is bold and second underlined by terminal codes, else marked * and +."""
-
-    def show(text: str) -> str:
-        return "".join(sign if sign.isprintable() else "?" for sign in text)
-
-    grid = Grid(box=_RULE, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="")
-    signs = ("", "", "") if style else (_SPACE, "*", "+")
-    styles = ("", "bold", "underline") if style else ("", "", "")
-    grid.add_column(Text(show(table.corner)), no_wrap=True)
-    for column in table.columns:
-        grid.add_column(Text(show(column.head) + signs[0]), justify="right", no_wrap=True)
-    for row in (rows := list(list_rows(table))):
-        cells = (Text(show(cell.text) + signs[cell.rank], styles[cell.rank]) for cell in row.cells)
-        grid.add_row(Text(show(f"  {row.kind}" if row.kind else row.line.label)), *cells)
-    text = io.StringIO()
-    console = Console(
-        file=text, width=1 << 20, force_terminal=style, color_system="standard" if style else None, legacy_windows=False
-    )
-    console.print(grid, crop=False)
-    lines = [line.replace(_SPACE, " ").rstrip() for line in text.getvalue().splitlines()]
-    key = "best bold, second underlined." if style else "* best, + second."
-    ranked = any(cell.rank for row in rows for cell in row.cells)
-    return (
-        "\n".join([show(table.title), "", *lines, "", *([key] if ranked else []), *map(show, table.list_notes())])
-        + "\n"
-    )
-
-
-def format_markdown(table: Table) -> str:
-    """Return a Markdown table with its title as a heading and its notes below."""
+def format_markdown(table: Table, aligned: bool = False) -> str:
+    """Return a Markdown table under its title, with its notes; ``aligned`` fills its cells with blanks."""
     marks = ("{}", "**{}**", "<u>{}</u>")
     rows = [[escape_markdown(head) for head in _list_heads(table)], ["---", *("---:" for _ in table.columns)]]
     for row in list_rows(table):
         label = f"*{row.kind}*" if row.kind else escape_markdown(row.line.label)
         rows.append([label, *(marks[cell.rank].format(cell.text) for cell in row.cells)])
-    body = ["| " + " | ".join(row) + " |" for row in rows]
+    widths = [max(map(len, column)) if aligned else 0 for column in zip(*rows, strict=True)]
+    padded = [[text.rjust(width) for text, width in zip(row, widths, strict=True)] for row in rows]
+    body = [f"| {' | '.join([row[0].ljust(widths[0]), *own[1:]])} |" for row, own in zip(rows, padded, strict=True)]
     notes = [f"- {escape_markdown(note)}" for note in table.list_notes()]
     return "\n".join([f"### {escape_markdown(table.title)}", "", *body, *([""] if notes else []), *notes]) + "\n"
 
@@ -180,6 +146,7 @@ def print_text(text: str = "") -> None:
 
 
 def show_tables(tables: Sequence[Table]) -> None:
-    """Print tables; the best number is bold on a terminal and marked with a star elsewhere."""
+    """Print tables; characters that move the cursor or colour the terminal are not printed."""
     for table in tables:
-        print_text(format_terminal(table, sys.stdout.isatty()))
+        text = format_markdown(table, aligned=True)
+        print_text("".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,26 +12,19 @@ from lmr.bench.running.metrics import draw_labelled
 from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
-from lmr.report.groups import RunGroup, Setting, is_natural, share_seeds
+from lmr.report.groups import RunGroup, Setting, identify_stream, is_natural, share_seeds
 from lmr.report.runs import Runs, Samples
 from lmr.report.statistics import Difference, compare_answers, correct_holm, measure_difference
-from lmr.report.table import Cell, Column, Table
+from lmr.report.table import Cells, Column, Layout, fill
 from lmr.report.traits import LineKind, expand_spec, label_of, read_spec
 
 _DOMAIN = 1 << 32  # more than the images of a domain
 DIFFERENCE = (
-    Column("difference", "difference", 2, None),
-    Column("low", "2.5 %", 2, None),
-    Column("high", "97.5 %", 2, None),
-    Column("by_images", "± images", 2, None),
-    Column("by_orders", "± orders", 2, None),
+    *(Column(key, head, 2, None) for key, head in (("difference", "difference"), ("low", "2.5 %"), ("high", "97.5 %"))),
+    *(Column(f"by_{part}", f"± {part}", 2, None) for part in ("images", "orders")),
 )
 TESTS = (Column("p", "p", 4, None, least=1e-4), Column("holm", "p, Holm", 4, None, least=1e-4))
-COUNTS = (
-    Column("domains", "domains", 0, None),
-    Column("seeds", "orders", 0, None),
-    Column("distinct_images", "images", 0, None),
-)
+COUNTS = Column("seeds", "orders", 0, None), Column("distinct_images", "images", 0, None)
 
 
 @dataclass(frozen=True)
@@ -56,35 +48,30 @@ class Compared:
         if self.reference is None:
             return one.kind is LineKind.OURS
         name, wanted = read_spec(self.reference)
-        if one.first.method != name or one.watch is not None:
+        if one.first.method != name or one.key.watch:
             return False
         values = expand_spec(one.first.spec) if wanted else {}
         return all(values.get(key) == value for key, value in wanted.items())
 
 
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """A method in a comparison: its group, and its runs by what two runs must share to be compared."""
-
-    group: RunGroup
-    rows: Mapping[Any, Row]
+Entry = tuple[RunGroup, Mapping[str, Row]]  # a method in a comparison: its group, and its runs by their stream
 
 
-def compare_rows(runs: Runs, ours: Mapping[Any, Row], other: Mapping[Any, Row]) -> tuple[Difference, list[Row]] | None:
+def compare_rows(runs: Runs, ours: Mapping[str, Row], other: Mapping[str, Row]) -> tuple[Difference, list[Row]] | None:
     """Return ours minus the other over all that both have, and the rows; None without answers to the same images.
 
     An image is drawn with all of its answers, under all corruptions and in all orders; the order is the seed.
     """
-    pairs = {(ours[key].run, other[key].run): (ours[key], other[key]) for key in ours if key in other}
+    pairs = [(ours[key], other[key]) for key in ours if key in other]
     answers = []
     domains: dict[str, int] = {}
-    for first, second in pairs.values():
+    for first, second in pairs:
         one, two = runs.samples(first), runs.samples(second)
         if one is None or two is None:
             return None
         answers.append((tell_images(first, one, domains), tell_images(second, two, domains), first.seed))
     found = compare_answers(answers)
-    return (found, [row for column in zip(*pairs.values(), strict=True) for row in column]) if found else None
+    return (found, [row for column in zip(*pairs, strict=True) for row in column]) if found else None
 
 
 @dataclass(frozen=True)
@@ -98,7 +85,7 @@ class Lead:
     rows: list[Row]
 
 
-def compare_with_best(runs: Runs, ours: Mapping[Any, Row], others: Sequence[Mapping[Any, Row]]) -> Lead | None:
+def compare_with_best(runs: Runs, ours: Mapping[str, Row], others: Sequence[Mapping[str, Row]]) -> Lead | None:
     """Return ours minus the best of others, of those that have all of our streams; None without answers of all.
 
     The best of many is partly the luckiest. So the images are split into random halves, and the rival of each half in
@@ -150,70 +137,61 @@ def tell_images(row: Row, samples: Samples, domains: dict[str, int]) -> Samples:
 
 
 def enter_groups(groups: Sequence[RunGroup]) -> list[Entry]:
-    """Return the groups of one setting with the seeds that they all have; runs are compared by domain and seed."""
-    frames = ((one, one.frame.drop_duplicates(["domain", "seed"], keep="last")) for one in share_seeds(groups)[0])
-    return [
-        Entry(one, dict(zip(zip(own["domain"], own["seed"], strict=True), own["row"], strict=True)))
-        for one, own in frames
-    ]
+    """Return the groups of one setting with the seeds that they all have."""
+    return [(one, {identify_stream(row): row for row in one.rows}) for one in share_seeds(groups)[0]]
 
 
-def build_gains(
+def lay_gains(
     runs: Runs, setting: Setting, entries: Sequence[Entry], compared: Compared | None = None, about: str = ""
-) -> list[Table]:
+) -> list[Layout]:
     """Return the reference minus every other method with 95 % intervals, and all pairs if they are wanted.
 
-    ``about`` says what the entries share besides the setting.
+    Of several references, that which shares most streams with the other is taken. ``about`` says what the entries share
+    besides the setting.
     """
     compared = compared or Compared()
-    references = [one for one in entries if compared.matches(one.group)]
-    plain = [one for one in references if not one.group.changes and one.group.watch is None]
-    references = references if compared.reference is None else plain or references
-    others = [one for one in entries if one not in references] if references else []
-    found = [(ours, other) for other in others if (ours := _find_partner(references, other))]
-    name = label_of(references[0].group.first) if references else ""
-    tables = [_build(runs, setting, found, f"{name} minus others", about, False)]
+    references = [entry for entry in entries if compared.matches(entry[0])]
+    plain = [entry for entry in references if not entry[0].changes]
+    references = plain or references
+    pairs = [(_find_partner(references, entry), entry) for entry in entries if references and entry not in references]
+    name = label_of(references[0][0].first) if references else ""
+    found = [_lay_pairs(runs, setting, pairs, f"{name} minus others", about, False)]
     if compared.pairs:
-        every = itertools.combinations(entries, 2)
-        alike = [(one, other) for one, other in every if one.group.seen == other.group.seen]
-        tables.append(_build(runs, setting, alike, "All pairs", about, True))
-    return [table for table in tables if table is not None]
+        found.append(_lay_pairs(runs, setting, list(itertools.combinations(entries, 2)), "All pairs", about, True))
+    return [layout for layout in found if layout.lines]
 
 
-def _build(
+def _lay_pairs(
     runs: Runs, setting: Setting, pairs: Sequence[tuple[Entry, Entry]], title: str, about: str, tested: bool
-) -> Table | None:
+) -> Layout:
     """Return a line per pair; with ``tested`` also p-values, as they are and after Holm's correction."""
-    found = ((ours, other, compare_rows(runs, ours.rows, other.rows)) for ours, other in pairs)
-    made = [(ours, other, *gain) for ours, other, gain in found if gain]
-    if not made:
-        return None
-    plain = [difference.p for _, _, difference, _ in made]
-    lines = []
-    for (ours, other, gain, rows), *tests in zip(made, plain, correct_holm(plain), strict=True):
-        used, seeds = tuple(dict.fromkeys(row.run for row in rows)), len({row.seed for row in rows})
+    found = ((ours, other, compare_rows(runs, ours[1], other[1])) for ours, other in pairs)
+    made = [(ours[0], other[0], *gain) for ours, other, gain in found if gain]
+    lines, cells = [], Cells()
+    holm = correct_holm([gain.p for _, _, gain, _ in made])
+    for number, ((ours, other, gain, rows), p) in enumerate(zip(made, holm, strict=True)):
         domains = {name for row in rows for name in (row.domains or (row.domain,))}
-        numbers = [*show_difference(gain), *(tests if tested else ()), len(domains), seeds, gain.images]
-        cells = [Cell(value, seeds=seeds, runs=used) for value in numbers]
-        lines.append(other.group.make_line(cells, label=f"{ours.group.label} − {other.group.label}"))
-    columns = (*DIFFERENCE, *(TESTS if tested else ()), *COUNTS)
+        numbers = measure_gain(gain) | {"holm": p, "domains": len(domains), "seeds": len({row.seed for row in rows})}
+        cells |= fill(number, numbers, rows)
+        lines.append(replace(other, label=f"{ours.label} − {other.label}"))
+    columns = (*DIFFERENCE, *(TESTS if tested else ()), Column("domains", "domains", 0, None), *COUNTS)
     detail = " ".join(filter(None, ["pairs" if tested else "", about]))
     heading = f"{title}, points of accuracy" + (f", {about}" if about else "")
-    return setting.make_table("gains", heading, columns, lines, detail, corner="pair")
+    return Layout("gains", heading, setting, lines, columns, cells=cells, detail=detail, corner="pair")
 
 
-def show_difference(gain: Difference) -> list[float | None]:
-    """Return the numbers of the columns of a difference, in points."""
-    numbers = gain.mean, gain.low, gain.high, gain.by_images, gain.by_orders
-    return [None if value is None else 100 * value for value in numbers]
+def measure_gain(gain: Difference) -> dict[str, float | None]:
+    """Return the numbers of a difference by their columns, in points."""
+    points = {"difference": gain.mean, "low": gain.low, "high": gain.high, "by_images": gain.by_images}
+    scaled = {key: 100 * value for key, value in points.items()}
+    orders = None if gain.by_orders is None else 100 * gain.by_orders
+    return {**scaled, "by_orders": orders, "p": gain.p, "seeds": gain.orders, "distinct_images": gain.images}
 
 
-def _find_partner(ours: Sequence[Entry], other: Entry) -> Entry | None:
-    """Return our entry that shares most with the other; it must have seen the same images in the same stream."""
+def _find_partner(references: Sequence[Entry], entry: Entry) -> Entry:
+    """Return the reference that shares most streams with an entry, if possible in the same batch size."""
 
-    def count(entry: Entry) -> tuple[int, bool, bool]:
-        one, two = entry.group, other.group
-        agreeing = sum(a == b for a, b in zip(one.ground, two.ground, strict=True))
-        return agreeing, one.first.images == two.first.images, one.first.batch_size == two.first.batch_size
+    def count(reference: Entry) -> tuple[int, bool]:
+        return len(reference[1].keys() & entry[1].keys()), reference[0].key.batch_size == entry[0].key.batch_size
 
-    return max((one for one in ours if one.group.seen == other.group.seen), key=count, default=None)
+    return max(references, key=count)

@@ -6,12 +6,11 @@ Runs that differ in anything that matters are never averaged: only domain and se
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import pandas as pd
 
@@ -19,16 +18,8 @@ from lmr.bench.running.row import METRICS, Row
 from lmr.core.registry import shorten_address
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.dataset import CLEAN
-from lmr.report.protocol import (
-    PRESETS,
-    SINGLE_PROMPT,
-    find_differences,
-    is_printed_name,
-    name_backbone,
-    name_prompts,
-)
-from lmr.report.published import PublishedRow, PublishedTable, find_published
-from lmr.report.table import Cell, Column, Line, Table
+from lmr.report.protocol import PRESETS, SINGLE_PROMPT, name_backbone, name_prompts
+from lmr.report.published import COMPONENTS, find_published, read_tables
 from lmr.report.traits import (
     LineKind,
     StreamKind,
@@ -47,16 +38,10 @@ from lmr.report.traits import (
 
 T = TypeVar("T")
 SHUFFLE = "shuffle"  # the order of the paper's streams
-STREAM_PHRASES = {
-    StreamKind.CONTINUAL: "one stream through all domains",
-    StreamKind.MIXED: "all domains mixed in one stream",
-}
 PERCENT = {
     "accuracy", "macro_recall", "accuracy_second_half", "macro_recall_second_half", "clean_accuracy", "ece",
     "top_share", "late_top_share", "gate_share", "classes_predicted",
 }  # fmt: skip
-GROUND = ["weights", "dtype", "data", "prompts", "stream"]  # what comparable runs share besides the setting
-KEYS = ["spec", "watch", "batch_size", "length", "emit", *GROUND]  # what the runs of a group share
 OURS = ", ours"  # at the end of the label of a method that this project has invented
 EMISSION, WEIGHTS, DTYPE = "emit", "weights", "dtype"
 
@@ -83,24 +68,34 @@ class Setting:
         words = self.order.split()
         return words[:1] == ["skew"] or "onset" in words
 
-    def describe(self, dataset: bool = True) -> str:
+    def describe(self) -> str:
         """Return a phrase for the title of a table; it names what is not as in the paper's main tables."""
-        parts = [*([self.dataset] if dataset and self.dataset else []), self.backbone]
+        parts = [*([self.dataset] if self.dataset else []), self.backbone]
         parts += [f"severity {self.severity}"] if self.severity else []
         parts += [f"prompts {self.prompts}"] if self.prompts != SINGLE_PROMPT else []
-        parts += [STREAM_PHRASES[self.stream]] if self.stream in STREAM_PHRASES else []
+        parts += [self.stream.value] if self.stream.several else []
         parts += [f"order {self.order}"] if self.order != SHUFFLE else []
         return ", ".join(parts)
 
-    def make_table(
-        self, kind: str, title: str, columns: Iterable[Column], lines: Iterable[Line], detail: str = "", **more: Any
-    ) -> Table:
-        """Return a table about this setting; ``more`` are its corner, published table and notes."""
-        parts = [kind, detail, self.dataset, self.backbone, "" if "{" in self.prompts else self.prompts]
-        parts += [f"s{self.severity}", "" if self.stream is StreamKind.DOMAIN else self.stream.value]
-        parts += ["" if self.order == SHUFFLE else self.order]
-        name = re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()  # safe as a file name
-        return Table(name, f"{title}: {self.describe()}", tuple(columns), tuple(lines), **more)
+
+class Key(NamedTuple):
+    """What the runs of a group share besides their setting."""
+
+    spec: str
+    watch: str  # the spec of the watch; empty for a plain run
+    batch_size: int
+    length: int  # images of each stream; 0 for whole natural domains
+    emit: str
+    weights: str
+    dtype: str
+    data: str  # tells images apart where one domain has several
+    prompts: str
+    stream: tuple[str, ...]  # the order of domains of a run through several
+
+    @property
+    def ground(self) -> Key:
+        """What groups share whose methods can be compared: all but method, watch, batch size and emission."""
+        return self._replace(spec="", watch="", batch_size=0, emit="")
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +104,7 @@ class RunGroup:
 
     label: str
     setting: Setting
+    key: Key
     frame: pd.DataFrame  # as ``tabulate`` returns it: a line per run and domain
     named: frozenset[str] = frozenset()  # the aspects of the protocol that the label names
 
@@ -143,31 +139,6 @@ class RunGroup:
         return self.kind not in (LineKind.PART, LineKind.STEP)
 
     @property
-    def watch(self) -> str | None:
-        """The spec of the watch around the method; None for a plain run."""
-        return self.first.watch.get("spec")
-
-    @property
-    def configuration(self) -> tuple[str, str | None]:
-        """The method with its arguments and its watch, whatever it was run on."""
-        return self.first.spec, self.watch
-
-    @cached_property
-    def ground(self) -> tuple[Any, ...]:
-        """The facts that two groups share if they differ only in spec, batch size, images and emission."""
-        return tuple(self.frame[key].iloc[0] for key in GROUND)
-
-    @property
-    def seen(self) -> tuple[Any, ...]:
-        """The images and the order of domains, where others of its setting saw different ones."""
-        return self.ground[2], self.ground[4]
-
-    @property
-    def length(self) -> int:
-        """The images of each of its streams; 0 for whole natural domains."""
-        return int(self.frame["length"].iloc[0])
-
-    @property
     def usual_batch(self) -> int | None:
         """The batch size that the method's values for the dataset were chosen for."""
         return find_usual_batch(self.first, PRESETS.get(self.setting.dataset, "default"))
@@ -189,35 +160,17 @@ class RunGroup:
         return cast("Row", found.iloc[-1]) if len(found) else None
 
     def enter(self, domains: Collection[str], metric: str = "accuracy") -> pd.DataFrame:
-        """Return its numbers on some domains as entries for ``pivot``; none unless it has all of them."""
-        entries = self.frame[["seed", "run"]].assign(stream=self.frame["domain"], value=self.frame[metric])
-        whole = self.find_complete_seeds(domains) if set(domains) <= set(self.domains) else set()
-        return entries[entries["stream"].isin(domains) & entries["seed"].isin(whole)]
-
-    def find_complete_seeds(self, domains: Collection[str] | None = None) -> set[int]:
-        """Return the seeds with runs on all of the domains; default: on all of its own."""
-        wanted = set(self.domains if domains is None else domains)
-        found = self.frame[self.frame["domain"].isin(wanted)].groupby("seed")["domain"].nunique()
-        return set(found[found == len(wanted)].index)
-
-    def find_published(self, table: PublishedTable | None) -> PublishedRow | None:
-        """Return the published row of what was run; watched runs have none."""
-        return table.find(self.first.spec) if table and self.watch is None else None
-
-    def list_differences(
-        self, table: PublishedTable | None, row: PublishedRow | None, column: str | None = None
-    ) -> list[str]:
-        """Return where the protocol of any run differs from that of a published row."""
-        if table is None or row is None:
-            return []
-        return list(dict.fromkeys(text for own in self.rows for text in find_differences(own, table, row, column)))
-
-    def make_line(self, cells: Sequence[Cell], differs: Sequence[str] = (), label: str = "") -> Line:
-        """Return a line of its own, or one that it stands for."""
-        return Line(label or self.label, tuple(cells), tuple(differs), self.kind, self.first.spec, bool(self.watch))
+        """Return its numbers on some domains as entries for ``pivot``, of the seeds that have all of these domains."""
+        entries = self.frame[["seed", "run", "row"]].assign(stream=self.frame["domain"], value=self.frame[metric])
+        return complete(entries[entries["stream"].isin(domains)], len(set(domains)))
 
 
 Settings = dict[Setting, list[RunGroup]]
+
+
+def complete(entries: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Return the entries of the seeds that have all of so many streams: means over fewer are not comparable."""
+    return entries[entries.groupby("seed")["stream"].transform("nunique") == count]
 
 
 def split(items: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
@@ -271,17 +224,25 @@ def gather(rows: Iterable[Row]) -> Settings:
         once = part.drop_duplicates("run")["row"].tolist()
         part = part.assign(data=part["run"].map(_name_data(once)), length=part["run"].map(_find_lengths(once)))
         own = cast("Setting", setting)
-        settings[own] = [
-            RunGroup(_find_label(rows) + (OURS if is_variant(rows[0]) else ""), own, frame)
-            for _, frame in part.groupby(KEYS, sort=False)
-            if (rows := frame["row"].tolist())
-        ]
+        groups = part.groupby(list(Key._fields), sort=False)
+        settings[own] = [RunGroup(_find_label(g["row"].tolist()), own, Key(*key), g) for key, g in cast("Any", groups)]
     return settings
 
 
 def is_natural(row: Row) -> bool:
     """Return True if the domains of a run are no corruptions of the same images."""
     return not row.severity and row.domain != CLEAN
+
+
+def identify_stream(row: Row, timing: bool = True) -> str:
+    """Return what two runs share that saw the same images in the same order with the same model.
+
+    Without ``timing``: the frozen model is the same at any.
+    """
+    order = [value for key, value in row.order.items() if timing or key != "timing"]
+    model = row.backbone.get("weights"), row.backbone.get("dtype"), row.prompts.get("digest")
+    stream = row.dataset, row.data_digest, row.domain, row.severity, row.seed, row.images, *order, *row.domains
+    return repr((*model, *stream))
 
 
 def _find_lengths(rows: Sequence[Row]) -> dict[str, int]:
@@ -316,18 +277,18 @@ def _find_clashes(rows: Sequence[Row]) -> set[str]:
 
 
 def _find_label(rows: Sequence[Row]) -> str:
-    """Return the label of a group.
+    """Return the label of a group: the one its plan gave it, or its method's own with the changed arguments.
 
-    That is the one its plan gave it, unless plans disagree, or an ablation named a step that changes nothing: then it
-    is the method's own with the changed arguments.
+    The latter where plans disagree, and where the label is that of a step of an ablation that changes nothing.
     """
-    row, changes = rows[0], find_changes(rows[0].spec)
-    if len({other.label for other in rows}) == 1:
-        given = row.label.removesuffix(row.watch_text)
-        if changes or not (is_printed_name(given, row.spec) or _names_values(row, given)):
-            return row.label
+    row, changes, ours = rows[0], find_changes(rows[0].spec), OURS if is_variant(rows[0]) else ""
+    given = row.label.removesuffix(row.watch_text)
+    if len({other.label for other in rows}) == 1 and (
+        changes or not (_names_values(row, given) or _is_printed(row, given))
+    ):
+        return row.label + ours
     arguments = f" ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else ""
-    return label_of(row) + arguments + row.watch_text
+    return label_of(row) + arguments + row.watch_text + ours
 
 
 def _names_values(row: Row, label: str) -> bool:
@@ -335,6 +296,11 @@ def _names_values(row: Row, label: str) -> bool:
     sweeps = find_card(row.method).swept
     values = expand_spec(row.spec) if sweeps else {}
     return any(sorted(label.split(", ")) == sorted(str(values[key]) for key in keys) for keys in sweeps.values())
+
+
+def _is_printed(row: Row, label: str) -> bool:
+    """Return True if a published table prints this label for the method with these parts."""
+    return any((found := table.find(row.spec)) and found.printed == label for table in read_tables().values())
 
 
 def order_domains(groups: Sequence[RunGroup]) -> list[str]:
@@ -357,7 +323,7 @@ def share_seeds(groups: Sequence[RunGroup], domains: Sequence[str] | None = None
     """
     if not groups:
         return [], []
-    common = set.intersection(*(one.find_complete_seeds(domains) for one in groups))
+    common = set.intersection(*(set(one.enter(domains or one.domains)["seed"]) for one in groups))
     if not common:
         return list(groups), ["No seed is complete in all lines."]
     dropped = {seed for one in groups for seed in one.seeds} - common
@@ -379,7 +345,7 @@ def choose_main(groups: Sequence[RunGroup]) -> list[RunGroup]:
     def weigh(one: RunGroup) -> tuple[int, bool, int]:
         return len(one.domains), one.first.batch_size == one.usual_batch, one.first.batch_size
 
-    alike = split((one for one in groups if one.is_main), _identify).values()
+    alike = split((one for one in groups if one.is_main), lambda one: one.key._replace(batch_size=0)).values()
     return tell_apart(sort_groups(max(members, key=weigh) for members in alike))
 
 
@@ -388,40 +354,28 @@ def choose_together(groups: Sequence[RunGroup], main: Sequence[RunGroup]) -> lis
 
     Nothing if the main table has one batch size itself, or if there is none that all have on the same data.
     """
-    if len({one.first.batch_size for one in main}) < 2:
-        return []
-    alike = split((one for one in groups if one.is_main), _identify)
-    whole = [
-        {g.first.batch_size: g for g in alike[_identify(one)] if set(one.domains) <= set(g.domains)} for one in main
-    ]
-    sizes = set.intersection(*(set(own) for own in whole))
-    return tell_apart(sort_groups([own[max(sizes)] for own in whole])) if sizes else []
-
-
-def _identify(one: RunGroup) -> tuple[Any, ...]:
-    """Return everything that tells groups apart but the batch size."""
-    return (*one.configuration, one.first.emit, one.length, *one.ground)
+    wanted = {one.key._replace(batch_size=0): set(one.domains) for one in main}
+    able = [g for g in groups if g.is_main and wanted[g.key._replace(batch_size=0)] <= set(g.domains)]
+    sizes = {size: own for size, own in split(able, lambda one: one.key.batch_size).items() if len(own) == len(wanted)}
+    several = len({one.key.batch_size for one in main}) > 1
+    return tell_apart(sort_groups(sizes[max(sizes)])) if several and sizes else []
 
 
 def add_base(parts: Sequence[RunGroup], groups: Sequence[RunGroup]) -> list[RunGroup]:
     """Return variations of a method between the baseline and the unchanged method, under the same protocol."""
-    frozen = (one for one in groups if one.kind is LineKind.BASELINE)
-    alike = split(frozen, lambda one: (one.first.images, *one.ground)).items()
-    baselines = {key: max(members, key=lambda one: len(one.domains)) for key, members in alike}
-    keys = dict.fromkeys((one.first.images, *one.ground) for one in parts)
-    methods = {(one.first.method, one.first.images, one.first.batch_size, *one.ground) for one in parts}
-    whole = [
-        one
-        for one in groups
-        if not one.changes and (one.first.method, one.first.images, one.first.batch_size, *one.ground) in methods
-    ]
-    table = find_published("ablation-components")
+    frozen = split((one for one in groups if one.kind is LineKind.BASELINE), lambda one: one.key.ground)
+    grounds = dict.fromkeys(one.key.ground for one in parts)
+    baselines = (max(frozen[key], key=lambda one: len(one.domains)) for key in grounds if key in frozen)
+    methods = {(one.first.method, one.key.batch_size, one.key.ground) for one in parts}
+    plain = (one for one in groups if not one.changes)
+    whole = (one for one in plain if (one.first.method, one.key.batch_size, one.key.ground) in methods)
+    table = find_published(COMPONENTS)
 
     def place(one: RunGroup) -> int:
         row = table.find(one.first.spec)
         return table.rows.index(row) if row else len(table.rows)
 
-    return tell_apart([*(baselines[key] for key in keys if key in baselines), *sorted(parts, key=place), *whole])
+    return tell_apart([*baselines, *sorted(parts, key=place), *whole])
 
 
 def name_stream(domains: Sequence[str]) -> str:
@@ -439,16 +393,16 @@ def _find_aspects(groups: Sequence[RunGroup]) -> pd.DataFrame:
     """
     frame = pd.DataFrame(
         {
-            "batch size": f"batch {one.first.batch_size}",
-            "images": f"{one.length or 'all'} images",
-            EMISSION: one.first.emit,
-            WEIGHTS: f"weights {one.first.backbone.get('weights', '?')[:8]}",
-            DTYPE: one.first.backbone.get("dtype", "?"),
-            "data": one.ground[2],
-            "prompts": f"prompts {str(one.first.prompts.get('digest'))[:8]}",
-            "order of domains": name_stream(one.ground[4]),
+            "batch size": f"batch {key.batch_size}",
+            "images": f"{key.length or 'all'} images",
+            EMISSION: key.emit,
+            WEIGHTS: f"weights {key.weights[:8] or '?'}",
+            DTYPE: key.dtype or "?",
+            "data": key.data,
+            "prompts": f"prompts {key.prompts[:8]}",
+            "order of domains": name_stream(key.stream),
         }
-        for one in groups
+        for key in (one.key for one in groups)
     )
     different = [aspect for aspect in frame if frame[aspect].nunique() > 1]
     if WEIGHTS in different and len(frame[[DTYPE, WEIGHTS]].drop_duplicates()) == frame[DTYPE].nunique():

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from lmr.bench.running.metrics import judge_classes, share_below, window_gains, worst_drop
 from lmr.bench.running.row import Row
 from lmr.data.names import ORDERS, describe_order
-from lmr.report.gains import COUNTS, DIFFERENCE, Compared, Entry, build_gains, compare_with_best, show_difference
+from lmr.report.gains import COUNTS, DIFFERENCE, Compared, Entry, compare_with_best, lay_gains, measure_gain
 from lmr.report.groups import (
     DTYPE,
     EMISSION,
@@ -29,6 +28,7 @@ from lmr.report.groups import (
     RunGroup,
     Setting,
     Settings,
+    identify_stream,
     is_natural,
     name_seeds,
     name_stream,
@@ -37,11 +37,12 @@ from lmr.report.groups import (
     tell_apart,
 )
 from lmr.report.runs import Runs
-from lmr.report.table import Cell, Column, Table, fill, pivot
+from lmr.report.table import Cells, Column, Layout, fill
 from lmr.report.traits import LineKind, StreamKind, expand_spec, find_known
 
 T = TypeVar("T", bound=Hashable)
 Gains = NDArray[np.float64]
+FindFrozen = Callable[[Row], Row | None]
 SHUFFLED = "shuffled"
 PLAIN_ORDERS = (SHUFFLED, "file")
 HAUL = "haul"  # the order of the long haul
@@ -51,19 +52,16 @@ ORDER_NAMES = {
 FREQUENT = {1: "one class", 2: "two classes"}
 OWN = 0  # in place of a batch size: the one that the values of each method were chosen for
 FIELDS = ("severity", "dataset", "images")  # that the head of a column names if it must
-GAIN, WORST = Column("gain", "mean gain", 1), Column("worst", "worst case", 1)
+WORST = Column("worst", "worst case", 1)
 LIFE = (Column("below", "windows below %", 1, False), Column("drop", "worst drop", 1, False), WORST)
 BOARD = (
-    GAIN,
+    Column("gain", "mean gain", 1),
     WORST,
     Column("ece", "ECE %", 1, False),
     Column("forwards", "forwards", 2, None),
     Column("state_bytes", "state, bytes", 0, None),
 )
-LEAD = (
-    "The best of many methods is partly the luckiest: the difference is to the method that is best on the other half "
-    "of the images in the other orders. ± images and ± orders are the two parts of half of the 95 % interval."
-)
+LEAD = "The difference is to the method that is best on the other half of the images in the other orders."
 SKEW = {
     "accuracy": "accuracy",
     "accuracy_second_half": "accuracy, second half",
@@ -72,9 +70,9 @@ SKEW = {
 }
 SKEW_COLUMNS = (
     *(
-        Column(f"{key}-{part}", head, 1)
+        Column(f"{key}-{part}", f"worst {name}" if part == "worst" else name, 1)
         for key, name in SKEW.items()
-        for part, head in (("mean", name), ("worst", f"worst {name}"))
+        for part in ("mean", "worst")
     ),
     Column("streams", "streams", 0, None),
 )
@@ -124,11 +122,6 @@ class Scenario:
         return self.order in PLAIN_ORDERS and not self.stream.several
 
     @property
-    def clean(self) -> bool:
-        """True if all images are clean; they count with the same kind of stream at any severity."""
-        return not self.severity and not self.natural
-
-    @property
     def place(self) -> tuple[Any, ...]:
         """A key that sorts columns: corruptions, hauls, natural domains; then by kind of stream, order and batch."""
         kind = ORDERS.index(self.kind) if self.kind in ORDERS else len(ORDERS)
@@ -153,98 +146,84 @@ def find_scenario(one: RunGroup) -> Scenario:
     """Return the kind of stream that a group of runs is about."""
     row, setting = one.first, one.setting
     facts = row.order.get("kind", ""), name_order(row.order), setting.stream, row.batch_size
-    return Scenario(setting.dataset, *facts, one.length, setting.severity, is_natural(row))
+    return Scenario(setting.dataset, *facts, one.key.length, setting.severity, is_natural(row))
 
 
-def _list_scenarios(one: RunGroup) -> list[Scenario]:
-    """Return the kinds of streams of a group: where its batches are those of its method, also that."""
-    own = find_scenario(one)
-    suits = own.plain and (one.kind is LineKind.BASELINE or own.batch_size == one.usual_batch)
-    return [own, replace(own, batch_size=OWN)] if suits else [own]
+def _list_scenarios(members: Sequence[RunGroup]) -> Iterator[tuple[RunGroup, Scenario]]:
+    """Yield the groups of a line, each with the columns that it counts in.
+
+    Groups whose batches are those of their method are also in the column of own batches. Clean images count with the
+    same kind of stream at every severity that the line has.
+    """
+    found = []
+    for one in members:
+        own = find_scenario(one)
+        suits = own.plain and (one.kind is LineKind.BASELINE or own.batch_size == one.usual_batch)
+        found += [(one, own), *([(one, replace(own, batch_size=OWN))] if suits else [])]
+    for one, own in found:
+        severities = [s for _, s in found if s.severity and replace(s, severity=0) == own]
+        yield from ((one, scenario) for scenario in dict.fromkeys(severities or [own]))
 
 
 def _is_life(one: RunGroup) -> bool:
     return not find_scenario(one).plain
 
 
-def identify_stream(row: Row, timing: bool = True) -> str:
-    """Return what two runs share that saw the same images in the same order with the same model.
-
-    Without ``timing``: the frozen model is the same at any.
-    """
-    order = [value for key, value in row.order.items() if timing or key != "timing"]
-    model = row.backbone.get("weights"), row.backbone.get("dtype"), row.prompts.get("digest")
-    stream = row.dataset, row.data_digest, row.domain, row.severity, row.seed, row.images, *order, *row.domains
-    return repr((*model, *stream))
-
-
-@dataclass(frozen=True)
-class World:
-    """All groups on one kind of data with one model, at any severity, in any order and batch size."""
-
-    setting: Setting  # without what differs
-    groups: tuple[RunGroup, ...]
-
-    @cached_property
-    def references(self) -> dict[str, Row]:
-        """The rows of the frozen model by the stream they are about: batch size and timing change nothing."""
-        rows = (row for one in self.groups if one.kind is LineKind.BASELINE for row in one.rows)
-        return {identify_stream(row, timing=False): row for row in rows}
-
-    def find_reference(self, row: Row) -> Row | None:
-        """Return the row of the frozen model on the same stream."""
-        return self.references.get(identify_stream(row, timing=False))
-
-    def measure_gains(self, runs: Runs, row: Row) -> Gains | None:
-        """Return accuracy minus the frozen model's in every window of a run, [W]; None without answers of both."""
-        reference = self.find_reference(row)
-        answers = [runs.samples(one) for one in (row, reference)] if reference else []
-        right = [samples["true"] == samples["predicted"] for samples in answers if samples is not None]
-        return window_gains(*right) if len(right) == 2 and len(right[0]) == len(right[1]) else None
-
-
-def find_worlds(settings: Settings, wanted: Callable[[RunGroup], bool] = _is_life) -> list[World]:
-    """Return the worlds with a wanted group; default: on a stream that is not as in published benchmarks."""
-    found: dict[Setting, list[RunGroup]] = {}
+def _find_worlds(settings: Settings, wanted: Callable[[RunGroup], bool]) -> Settings:
+    """Return the groups on one kind of data with one model, at any severity and in any order, if some are wanted."""
+    found: Settings = {}
     for setting, groups in settings.items():
         name = re.sub(r"^pocket-c-\d+$", "pocket-c", setting.dataset)  # stored runs on drawings: one world
         found.setdefault(_blur(setting, name), []).extend(groups)
-    worlds = [World(setting, tuple(groups)) for setting, groups in found.items()]
-    return [world for world in worlds if any(map(wanted, world.groups))]
+    return {setting: groups for setting, groups in found.items() if any(map(wanted, groups))}
 
 
 def _blur(setting: Setting, dataset: str) -> Setting:
     return replace(setting, dataset=dataset, severity=0, order=SHUFFLE, stream=StreamKind.DOMAIN)
 
 
-def build_life(runs: Runs, settings: Settings) -> list[Table]:
+def _find_frozen(groups: Iterable[RunGroup]) -> FindFrozen:
+    """Return a function that finds the run of the frozen model on a stream: batch size and timing change nothing."""
+    rows = (row for one in groups if one.kind is LineKind.BASELINE for row in one.rows)
+    known = {identify_stream(row, timing=False): row for row in rows}
+    return lambda row: known.get(identify_stream(row, timing=False))
+
+
+def _measure_windows(runs: Runs, row: Row, frozen: Row) -> Gains | None:
+    """Return accuracy minus the frozen model's in every window of a run, [W]; None without answers of both."""
+    answers = [samples for one in (row, frozen) if (samples := runs.samples(one)) is not None]
+    right = [samples["true"] == samples["predicted"] for samples in answers]
+    return window_gains(*right) if len(right) == 2 and len(right[0]) == len(right[1]) else None
+
+
+def lay_life(runs: Runs, settings: Settings) -> list[Layout]:
     """Return a table for every model and kind of data that was run on streams as they are in life.
 
     Published streams are there to compare with, at the severities of the others only.
     """
-    tables = []
-    for world in find_worlds(settings):
-        every = [members for members in _find_lines(world.groups) if any(map(_is_life, members))]
-        severities = {one.setting.severity for members in every for one in members if _is_life(one)}
-        lines = [[one for one in members if one.setting.severity in {*severities, 0}] for members in every]
-        tables.append(Board(runs, world, lines).build("life", "In life", LIFE))
-    return tables
+    layouts = []
+    for setting, groups in _find_worlds(settings, _is_life).items():
+        every = [members for members in _find_lines(groups) if any(map(_is_life, members))]
+        severities = {0, *(one.setting.severity for members in every for one in members if _is_life(one))}
+        lines = [[one for one in members if one.setting.severity in severities] for members in every]
+        layouts.append(Board(runs, setting, _find_frozen(groups), lines).lay("life", "In life", LIFE))
+    return layouts
 
 
-def build_leaderboards(runs: Runs, settings: Settings, compared: Compared | None = None) -> list[Table]:
+def lay_leaderboards(runs: Runs, settings: Settings, compared: Compared | None = None) -> list[Layout]:
     """Return a leaderboard for every model and its prompts, and how far the reference is from the best other method.
 
     With a reference or all pairs in ``compared``, a table of differences for every column follows.
     """
-    tables = []
+    layouts, compared = [], compared or Compared()
     for setting, members in split(settings, lambda setting: _blur(setting, "")).items():
         groups = [one for own in members for one in settings[own] if one.is_main]
-        board = Board(runs, World(setting, tuple(groups)), _find_lines(groups))
-        table = board.build("leaderboard", "Leaderboard", BOARD)
-        gain = table.columns.index(GAIN)
-        lines = sorted(table.lines, key=lambda line: -_or_nan(line.cells[gain].value, -np.inf))
-        tables += [replace(table, lines=tuple(lines)), *board.lead(compared), *board.compare(compared)]
-    return tables
+        board = Board(runs, setting, _find_frozen(groups), _find_lines(groups))
+        layouts += [board.lay("leaderboard", "Leaderboard", BOARD), *board.lay_leads(compared)]
+        if compared.reference or compared.pairs:
+            for head, entries in board.enter():
+                layouts += lay_gains(runs, setting, list(entries.values()), compared, head)
+    return layouts
 
 
 def _find_lines(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
@@ -258,10 +237,9 @@ def identify_line(one: RunGroup) -> tuple[Any, ...]:
 
     A run from before a method had some argument is of the same configuration as one with the default of it.
     """
-    weights, dtype, *_ = one.ground
     known = find_known(one.first.method) is not None
     values = sorted(expand_spec(one.first.spec).items()) if known else one.first.spec
-    return one.first.method, repr(values), one.watch, one.first.emit, weights, dtype
+    return one.first.method, repr(values), one.key.watch, one.key.emit, one.key.weights, one.key.dtype
 
 
 def choose_common(sets: Sequence[frozenset[T]]) -> frozenset[T]:
@@ -284,48 +262,42 @@ class Board:
     In a column all lines have the same streams: those with most numbers. A line may have fewer seeds.
     """
 
-    def __init__(self, runs: Runs, world: World, lines: Sequence[Sequence[RunGroup]]) -> None:
-        """Take the groups of each line; ``world`` has the runs of the frozen model."""
-        self.runs, self.world, self.lines = runs, world, lines
+    def __init__(self, runs: Runs, setting: Setting, frozen: FindFrozen, lines: Sequence[Sequence[RunGroup]]) -> None:
+        """Take the groups of each line."""
+        self.runs, self.setting = runs, setting
         self.firsts = tell_apart((members[0] for members in lines), (EMISSION, WEIGHTS, DTYPE))
-        entries = _choose_columns(_enter_clean(pd.DataFrame(self._list_entries())))
-        sizes = entries[entries["batch_size"] != OWN].drop_duplicates(["line", "scenario"])["batch_size"]
+        entries = [
+            {
+                "line": number, "scenario": scenario, "batch_size": scenario.batch_size, "seed": row.seed,
+                "stream": identify_stream(row), "row": row, "run": row.run, "frozen": (base := frozen(row)),
+                "value": _read(row), "above": _read(row) - _read(base), "baseline": one.kind is LineKind.BASELINE,
+                **{key: _or_nan(row.metrics.get(key)) for key in ("ece", "forwards", "state_kb")},
+            }
+            for number, members in enumerate(lines)
+            for one, scenario in _list_scenarios(members)
+            for row in one.rows
+        ]  # fmt: skip
+        every = pd.DataFrame(entries).drop_duplicates(["line", "scenario", "stream"], keep="last")
+        self.entries = _choose_columns(every)
+        sizes = self.entries[self.entries["batch_size"] != OWN].drop_duplicates(["line", "scenario"])["batch_size"]
         usual = max(sizes.unique(), key=lambda size: ((sizes == size).sum(), size), default=OWN)
-        self.heads = _name_columns(entries["scenario"].unique().tolist(), int(usual))
-        self.entries = entries.assign(column=entries["scenario"].map(self.heads))
-        above = self.entries["value"] - self.entries["frozen"]
-        self.above = above.groupby([self.entries["line"], self.entries["scenario"]], sort=False).mean()
-        by_line = entries.groupby("line")["scenario"].unique()
+        self.heads = _name_columns(self.entries["scenario"].unique().tolist(), int(usual))
+        by_line = self.entries.groupby("line")["scenario"].unique()
         fixed = {scenario for scenario in self.heads if scenario.batch_size != OWN} or set(self.heads)
         self.core = choose_common([frozenset(fixed.intersection(own)) for own in by_line])
 
-    def _list_entries(self) -> list[dict[str, Any]]:
-        entries = []
-        for number, members in enumerate(self.lines):
-            for one in members:
-                for row in one.rows:
-                    reference = self.world.find_reference(row)
-                    entry = {
-                        "line": number, "stream": identify_stream(row), "seed": row.seed, "row": row, "run": row.run,
-                        "value": _read(row), "frozen": _read(reference), "reference": reference and reference.run,
-                        "baseline": one.kind is LineKind.BASELINE,
-                    }  # fmt: skip
-                    entries += [entry | {"scenario": s, "batch_size": s.batch_size} for s in _list_scenarios(one)]
-        return entries
-
-    def build(self, kind: str, title: str, summaries: Sequence[Column]) -> Table:
-        """Return the table, with the ``summaries`` of each line as its last columns."""
-        columns = (*(Column(head, head, 1) for head in self.heads.values()), *summaries)
-        grouped = self.entries.groupby(["line", "column"], sort=False)
-        cells = pivot({cast("tuple[int, str]", key): own for key, own in grouped})
-        lines = []
+    def lay(self, kind: str, title: str, summaries: Sequence[Column]) -> Layout:
+        """Return the table, with the ``summaries`` of each line as its last columns; by their gain, if it is one."""
+        cells = Cells()
         for number, own in self.entries.groupby("line"):
-            number = int(str(number))
-            cells |= {(number, key): cell for key, cell in self._summarise(number, own, summaries).items()}
-            lines.append(self.firsts[number].make_line(fill(cells, number, columns)))
-        core = "; ".join(head for scenario, head in self.heads.items() if scenario in self.core)
-        notes = [f"Columns of the means: {core}."] if GAIN in summaries else []
-        return self.world.setting.make_table(kind, title, columns, lines, notes=(*notes, *self._describe_columns()))
+            cells |= self._summarise(cast("int", number), own, summaries is LIFE)
+        grouped = self.entries.groupby(["line", "scenario"], sort=False)
+        entries = {(line, self.heads[scenario]): own for (line, scenario), own in cast("Any", grouped)}
+        columns = *(Column(head, head, 1) for head in self.heads.values()), *summaries
+        core = f"Columns of the means: {'; '.join(head for s, head in self.heads.items() if s in self.core)}."
+        notes, order = ((core,), "gain") if summaries is BOARD else ((), "")
+        notes = *notes, *self._describe_columns()
+        return Layout(kind, title, self.setting, self.firsts, columns, entries, cells, order=order, notes=notes)
 
     def _describe_columns(self) -> list[str]:
         """Return the data of the columns, those with the same together."""
@@ -338,109 +310,66 @@ class Board:
             found.setdefault(f"{images} images of {scenario.dataset}, {domains}, {seeds}", []).append(head)
         return [f"{'; '.join(heads)}: {text}." for text, heads in found.items()]
 
-    def _summarise(self, number: int, own: pd.DataFrame, summaries: Sequence[Column]) -> dict[str, Cell]:
-        """Return the summaries of a line by their keys; those that it lacks the runs for are left out."""
-        above = self.above[number].dropna()
+    def _summarise(self, number: int, own: pd.DataFrame, windows: bool) -> Cells:
+        """Return the summaries of a line; those that it lacks the runs for are left out."""
+        means = {s: part[["ece", "forwards"]].mean(skipna=False) for s, part in own.groupby("scenario", sort=False)}
+        above = own.groupby("scenario", sort=False)["above"].mean().dropna()
         core = own[own["scenario"].isin(self.core)]
-        whole = len(self.core) == core["scenario"].nunique()
-        found = {}
-        if self.core <= set(above.index):
-            if len(above):
-                worst = own[own["scenario"] == above.idxmin()]
-                runs = tuple(dict.fromkeys([*worst["run"], *worst["reference"].dropna()]))
-                found["worst"] = Cell(float(above.min()), seeds=worst["seed"].nunique(), runs=runs)
-            gained = above[above.index.isin(self.core)]
-            if len(gained):
-                runs = tuple(dict.fromkeys([*core["run"], *core["reference"].dropna()]))
-                found["gain"] = Cell(float(gained.mean()), runs=runs)
+        cells = Cells()
+        if len(above) and self.core <= set(above.index):
+            worst = own[own["scenario"] == above.idxmin()]
+            cells |= fill(number, {"worst": float(above.min())}, _list_rows(worst))
+            if self.core:
+                gain = float(above[above.index.isin(self.core)].mean())
+                cells |= fill(number, {"gain": gain}, _list_rows(core))
+        whole = set(core["scenario"]) == self.core
         for key, scale, part in (("ece", 100, core if whole else own[:0]), ("forwards", 1, core if len(core) else own)):
-            values = part["row"].map(lambda row, key=key: _or_nan(row.metrics.get(key))).astype(float)
-            means = values.groupby(part["scenario"], sort=False).agg(lambda column: column.mean(skipna=False))
-            value = scale * float(means.mean(skipna=False))
-            if not np.isnan(value):
-                found[key] = Cell(value, runs=tuple(part["run"].unique()))
-        states = own["row"].map(lambda row: _or_nan(row.metrics.get("state_kb"))).astype(float)
-        if states.notna().any():
-            found["state_bytes"] = Cell(1000 * float(states.max()), runs=(own["run"].iloc[int(states.argmax())],))
-        if LIFE[0] in summaries and self.firsts[number].kind is not LineKind.BASELINE:
-            rows = own.drop_duplicates("run")["row"]
-            gains = {row.run: gain for row in rows if (gain := self.world.measure_gains(self.runs, row)) is not None}
+            value = scale * float(np.mean([means[scenario][key] for scenario in part["scenario"].unique()] or [np.nan]))
+            cells |= {} if np.isnan(value) else fill(number, {key: value}, part["row"])
+        if own["state_kb"].notna().any():
+            largest = own.loc[[own["state_kb"].idxmax()]]
+            cells |= fill(number, {"state_bytes": 1000 * float(largest["state_kb"].iloc[0])}, largest["row"])
+        if windows and self.firsts[number].kind is not LineKind.BASELINE:
+            known = own.drop_duplicates("run").dropna(subset="frozen")
+            pairs = zip(known["row"], known["frozen"], strict=True)
+            found = [(row, _measure_windows(self.runs, row, base)) for row, base in pairs]
+            gains = [(row, gain) for row, gain in found if gain is not None]
             if gains:
-                windows, runs = np.concatenate(list(gains.values())), tuple(gains)
-                found["below"] = Cell(100 * share_below(windows), runs=runs)
-                found["drop"] = Cell(100 * worst_drop(windows), runs=runs)
-        return found
+                rows, joined = [row for row, _ in gains], np.concatenate([gain for _, gain in gains])
+                cells |= fill(number, {"below": 100 * share_below(joined), "drop": 100 * worst_drop(joined)}, rows)
+        return cells
 
-    def compare(self, compared: Compared | None) -> list[Table]:
-        """Return the differences in every column to a given reference, and between all pairs if they are wanted."""
-        if compared is None or (compared.reference is None and not compared.pairs):
-            return []
-        tables = []
+    def enter(self) -> Iterator[tuple[str, dict[int, Entry]]]:
+        """Yield the head of each column with its lines, by their numbers."""
         for scenario, head in self.heads.items():
-            tables += build_gains(self.runs, self.world.setting, list(self._enter(scenario).values()), compared, head)
-        return tables
+            column = self.entries[self.entries["scenario"] == scenario].groupby("line")
+            rows = {cast("int", n): dict(zip(own["stream"], own["row"], strict=True)) for n, own in column}
+            yield head, {number: (self.firsts[number], own) for number, own in rows.items()}
 
-    def lead(self, compared: Compared | None) -> list[Table]:
-        """Return a table for each reference (default: ours): the best other method of every column."""
-        tables = []
+    def lay_leads(self, compared: Compared) -> Iterator[Layout]:
+        """Yield a table for each reference (default: ours): the best other method of every column."""
         for number, first in enumerate(self.firsts):
-            if not (compared or Compared()).matches(first):
-                continue
-            lines, firsts = [], 0
-            for scenario, head in self.heads.items():
-                entries = self._enter(scenario)
-                others = [other for key, other in entries.items() if key != number]
-                own = entries.get(number)
-                found = compare_with_best(self.runs, own.rows, [other.rows for other in others]) if own else None
+            lines, cells = list[RunGroup](), Cells()
+            for head, entries in self.enter() if compared.matches(first) else ():
+                own, others = entries.pop(number, None), list(entries.values())
+                found = compare_with_best(self.runs, own[1], [rows for _, rows in others]) if own else None
                 if found:
-                    runs, gain = tuple(dict.fromkeys(row.run for row in found.rows)), found.difference
-                    numbers = [found.ours, found.best, *show_difference(gain), gain.orders, gain.images]
-                    cells = [Cell(value, runs=runs) for value in numbers]
-                    lines.append(
-                        others[found.number].group.make_line(cells, label=f"{head}: {others[found.number].group.label}")
-                    )
-                    firsts += found.ours >= found.best
-            name = f"{first.label} against the best other method of every column"
-            notes = [f"{first.label} is first in {firsts} of {len(lines)} columns.", LEAD]
-            columns = (
-                Column("ours", first.label, 1, None),
-                Column("best", "best other", 1, None),
-                *DIFFERENCE,
-                *COUNTS[1:],
-            )
-            detail = re.sub(r"\W+", "-", first.label)
-            tables += (
-                [
-                    self.world.setting.make_table(
-                        "lead", name, columns, lines, detail, corner="column: best other", notes=notes
-                    )
-                ]
-                if lines
-                else []
-            )
-        return tables
-
-    def _enter(self, scenario: Scenario) -> dict[int, Entry]:
-        """Return the lines of a column by their numbers, with their rows by stream."""
-        entries = {}
-        for number, own in self.entries[self.entries["scenario"] == scenario].groupby("line"):
-            first, members = self.firsts[int(str(number))], self.lines[int(str(number))]
-            group = next(one for one in members if own["run"].iloc[0] in set(one.frame["run"]))
-            rows = dict(zip(own["stream"], own["row"], strict=True))
-            entries[int(str(number))] = Entry(replace(group, label=first.label), rows)
-        return entries
+                    numbers = {"ours": found.ours, "best": found.best} | measure_gain(found.difference)
+                    cells |= fill(len(lines), numbers, found.rows)
+                    other = others[found.number][0]
+                    lines.append(replace(other, label=f"{head}: {other.label}"))
+            title = f"{first.label} against the best other method of every column"
+            heads = Column("ours", first.label, 1, None), Column("best", "best other", 1, None)
+            if lines:
+                yield Layout(
+                    "lead", title, self.setting, lines, (*heads, *DIFFERENCE, *COUNTS), cells=cells,
+                    corner="column: best other", detail=re.sub(r"\W+", "-", first.label), notes=(LEAD,),
+                )  # fmt: skip
 
 
-def _enter_clean(entries: pd.DataFrame) -> pd.DataFrame:
-    """Return entries by kind of stream; clean images count with every severity that the line has."""
-    scenarios = set(entries["scenario"])
-    corrupted = split((s for s in scenarios if not s.clean), lambda scenario: replace(scenario, severity=0))
-    parts = [entries[~entries["scenario"].map(lambda s: s.clean and s in corrupted)]]
-    clean = entries[entries["scenario"].isin(list(corrupted))]
-    for (number, scenario), own in clean.groupby(["line", "scenario"], sort=False):
-        theirs = set(entries["scenario"][entries["line"] == number])
-        parts += [own.assign(scenario=column) for column in corrupted[scenario] if column in theirs]
-    return pd.concat(parts).drop_duplicates(["line", "scenario", "stream"], keep="last")
+def _list_rows(entries: pd.DataFrame) -> list[Row]:
+    """Return the runs of entries, and those of the frozen model on the same streams."""
+    return [*entries["row"], *entries["frozen"].dropna()]
 
 
 def _choose_columns(entries: pd.DataFrame) -> pd.DataFrame:
@@ -492,29 +421,29 @@ def _or_nan(value: float | None, missing: float = np.nan) -> float:
     return missing if value is None else value
 
 
-def build_skew(runs: Runs, settings: Settings) -> list[Table]:
+def lay_skew(runs: Runs, settings: Settings) -> list[Layout]:
     """Return a table for every model, dataset and kind of stream with skewed classes or an onset.
 
     The columns are points above the frozen model on the same stream, of accuracy and of macro recall: who always
     answers with the most frequent class has a high accuracy, and who spreads the answers evenly finds the rare classes.
     Shuffled streams of the same length are there to compare with. Clean images count with every severity.
     """
-    tables = []
-    for world in find_worlds(settings, lambda one: one.setting.skewed):
-        lengths = {one.first.images for one in world.groups if one.setting.skewed}
-        groups = [one for one in world.groups if one.setting.skewed or _is_shuffled(one, lengths)]
+
+    def shuffled(one: RunGroup) -> bool:
+        return one.setting.order == SHUFFLE and not one.setting.stream.several
+
+    layouts = []
+    for setting, every in _find_worlds(settings, lambda one: one.setting.skewed).items():
+        lengths = {one.first.images for one in every if one.setting.skewed}
+        groups = [one for one in every if one.setting.skewed or (shuffled(one) and one.first.images in lengths)]
         several = len({one.setting.severity for one in groups} - {0}) > 1
         groups.sort(key=_place_skew)
         for (scenario, _), members in split(groups, lambda g: (name_order(g.first.order), g.first.images)).items():
             for severity in sorted({one.setting.severity for one in members} - {0}, reverse=True) or [0]:
                 shown = [one for one in members if one.setting.severity in (severity, 0)]
                 name = f"{scenario}, severity {severity}" if several and severity else scenario
-                tables.append(_build_skew(runs, world, name, shown))
-    return tables
-
-
-def _is_shuffled(one: RunGroup, lengths: set[int]) -> bool:
-    return one.setting.order == SHUFFLE and not one.setting.stream.several and one.first.images in lengths
+                layouts.append(_lay_skew(runs, setting, _find_frozen(every), name, shown))
+    return layouts
 
 
 def _place_skew(one: RunGroup) -> tuple[Any, ...]:
@@ -524,29 +453,29 @@ def _place_skew(one: RunGroup) -> tuple[Any, ...]:
     return "onset" in order, order["kind"] != SHUFFLE, *several, order.get("majority", ""), one.first.images
 
 
-def _build_skew(runs: Runs, world: World, scenario: str, groups: Sequence[RunGroup]) -> Table:
-    measured = pd.DataFrame({row.run: _measure_skew(runs, row) for one in groups for row in one.rows}, dtype=float).T
+def _lay_skew(runs: Runs, setting: Setting, frozen: FindFrozen, scenario: str, groups: Sequence[RunGroup]) -> Layout:
+    measured = {row.run: _measure_skew(runs, row) for one in groups for row in one.rows}
     adapted = sorted((one for one in groups if one.kind is not LineKind.BASELINE), key=lambda g: -g.first.batch_size)
-    lines = split(sort_groups(adapted), lambda one: (*identify_line(one), one.first.batch_size)).values()
-    made, frozen = [], dict[str, None]()
-    for first, members in zip(tell_apart(members[0] for members in lines), lines, strict=True):
-        pairs = {row.run: ref.run for one in members for row in one.rows if (ref := world.find_reference(row))}
-        frozen |= dict.fromkeys(pairs.values())
-        above = measured.loc[list(pairs)] - measured.loc[list(pairs.values())].to_numpy()
-        runs_used = tuple(dict.fromkeys([*pairs, *pairs.values()]))
-        numbers = [value for key in SKEW for value in (above[key].mean(), above[key].min())]
-        cells = [Cell() if np.isnan(value) else Cell(float(value), runs=runs_used) for value in (*numbers, len(pairs))]
-        made.append(first.make_line(cells))
-    title = f"Points above the frozen model, {scenario}"
-    means = measured.loc[list(frozen)].mean()
-    notes = [f"The frozen model: {'; '.join(f'{SKEW[key]} {means[key]:.1f} %' for key in SKEW)}."] if frozen else []
-    return world.setting.make_table("skew", title, SKEW_COLUMNS, made, scenario, notes=tuple(notes))
+    lines = list(split(sort_groups(adapted), lambda one: (*identify_line(one), one.first.batch_size)).values())
+    cells, bases = Cells(), dict[str, None]()
+    for number, members in enumerate(lines):
+        pairs = [(row, base) for one in members for row in one.rows if (base := frozen(row))]
+        bases |= dict.fromkeys(base.run for _, base in pairs)
+        above = pd.DataFrame([measured[row.run] - measured[base.run] for row, base in pairs], columns=list(SKEW))
+        numbers = {"streams": len(pairs), **{f"{key}-mean": above[key].mean() for key in SKEW}}
+        numbers |= {f"{key}-worst": above[key].min() for key in SKEW}
+        known = {key: None if np.isnan(value) else float(value) for key, value in numbers.items()}
+        cells |= fill(number, known, itertools.chain.from_iterable(pairs))
+    means = pd.DataFrame([measured[run] for run in bases], columns=list(SKEW)).mean()
+    notes = [f"The frozen model: {'; '.join(f'{SKEW[key]} {means[key]:.1f} %' for key in SKEW)}."] if bases else []
+    title, firsts = f"Points above the frozen model, {scenario}", tell_apart(members[0] for members in lines)
+    return Layout("skew", title, setting, firsts, SKEW_COLUMNS, cells=cells, detail=scenario, notes=notes)
 
 
-def _measure_skew(runs: Runs, row: Row) -> dict[str, float | None]:
+def _measure_skew(runs: Runs, row: Row) -> NDArray[np.float64]:
     """Return the measures of a run in %; those that an old row does not hold are computed from its answers."""
     found: Mapping[str, float | None] = row.metrics
     if any(found.get(key) is None for key in SKEW) and (samples := runs.samples(row)) is not None:
         onset = int(row.order.get("onset", 0))
         found = judge_classes(samples["predicted"][onset:], samples["true"][onset:])
-    return {key: None if (value := found.get(key)) is None else 100 * value for key in SKEW}
+    return 100 * np.array([_or_nan(found.get(key)) for key in SKEW])

@@ -40,8 +40,8 @@ def match_corruption_table(dataset: str, backbone: str, prompts: str) -> Publish
     return max(tables, key=count, default=None)
 
 
-def find_differences(row: Row, table: PublishedTable, published: PublishedRow, column: str | None = None) -> list[str]:
-    """Return a phrase for every difference between the protocols of a run and of a published number."""
+def find_differences(row: Row, table: PublishedTable, published: PublishedRow) -> list[str]:
+    """Return a phrase for every difference between the protocols of a run and of the numbers of a published row."""
     implied = read_paper()["paper"]["implied"]
     ours: dict[str, Any] = {
         "dataset": row.dataset,
@@ -53,7 +53,7 @@ def find_differences(row: Row, table: PublishedTable, published: PublishedRow, c
         "order": row.order.get("kind"),
         "reset": row.reset,
     }
-    theirs = {**table.describe(column), "batch_size": published.batch_size}
+    theirs = {**table.describe(shorten_address(row.dataset)), "batch_size": published.batch_size}
     found = []
     for key, value in ours.items():
         if theirs.get(key) is not None and value != theirs[key]:
@@ -99,9 +99,3 @@ def _spell(hub_id: str) -> tuple[str, str]:
 def name_prompts(name: str) -> str:
     """Return one name for each prompt set of the paper; others keep theirs."""
     return "cupl" if Path(name).stem.lower().startswith("cupl") else name
-
-
-def is_printed_name(label: str, spec: str) -> bool:
-    """Return True if a published table prints this label for the method with these parts."""
-    rows = (table.find(spec) for table in read_tables().values())
-    return any(row is not None and row.printed == label for row in rows)

@@ -22,6 +22,8 @@ from lmr.core.spec import suggest
 PATH = Path(__file__).with_name("published.json")
 AVERAGE = "average"
 FIGURE = "figure-"  # before the number of a figure, in a name
+COMPONENTS = "ablation-components"  # its columns are means over corruptions
+PAPER_CORRUPTIONS = 15
 VARIANTS = ("imagenet-a", "imagenet-r", "imagenet-sketch", "imagenet-v2")
 
 
@@ -64,6 +66,12 @@ class PublishedTable:
 
         wanted = identify_parts(spec)
         return next((row for row in self.rows if identify_parts(row.spec) == wanted), None)
+
+    def covers(self, column: str, streams: int) -> bool:
+        """Return True if a mean over so many streams is comparable with a column: an average is over all others."""
+        if column == AVERAGE:
+            return streams == len(self.columns) - 1
+        return self.name != COMPONENTS or streams == PAPER_CORRUPTIONS
 
     def cite(self) -> str:
         """Return a phrase that says where the numbers are from."""

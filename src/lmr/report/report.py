@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from html import escape
 from pathlib import Path
 
 from lmr.bench.running.pack import is_pack
@@ -15,25 +14,24 @@ from lmr.core.errors import LmrError
 from lmr.core.extras import require
 from lmr.core.files import write_atomically
 from lmr.report.drawing import Drawing
-from lmr.report.figures import draw_figures, list_absent
+from lmr.report.figures import draw_figures
 from lmr.report.formats import format_csv, format_latex, format_markdown, format_rows, list_rows
-from lmr.report.gains import Compared, build_gains, enter_groups
+from lmr.report.gains import Compared, enter_groups, lay_gains
 from lmr.report.groups import Settings, choose_main, choose_together, gather
-from lmr.report.leaderboard import build_leaderboards, build_life, build_skew
-from lmr.report.published import VARIANTS, find_published, read_paper
+from lmr.report.leaderboard import lay_leaderboards, lay_life, lay_skew
+from lmr.report.published import VARIANTS
 from lmr.report.runs import Runs, read_runs
-from lmr.report.table import Table, name_apart
+from lmr.report.table import Layout, Table, name_apart
 from lmr.report.tables import (
-    build_accuracy,
-    build_components,
-    build_costs,
-    build_measures,
-    build_parts,
-    build_variants,
-    find_sweeps,
+    lay_accuracy,
+    lay_components,
+    lay_costs,
+    lay_measures,
+    lay_parts,
+    lay_sweeps,
+    lay_variants,
     split_lengths,
 )
-from lmr.report.traits import stream_of
 from lmr.report.verdicts import list_verdicts
 
 PACKED = "Packed runs have predictions alone: figures of margins, gaps and recoveries are not made of them."
@@ -41,6 +39,7 @@ TRIAL = (
     "The model photo is a small one that ignores prompts and was trained on the same data as its images. So this is a "
     "test of how methods behave, not a ranking of methods on CLIP."
 )
+NOT_PROTOCOL = "metrics", "curve", "command"
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
@@ -65,8 +64,7 @@ def make_report(
     runs, settings = _read(folders, compared)
     tables = build_tables(runs, settings, compared)
     drawings = draw_figures(runs, _leave_out_skewed(settings)) if figures else []
-    runs.note(*_list_faults(tables), *([PACKED] if any(map(is_pack, set(runs.folders.values()))) else []))
-    runs.note(*([absent] if figures and (absent := list_absent(drawings)) else []))
+    runs.note(*([PACKED] if any(map(is_pack, set(runs.folders.values()))) else []))
     return _write(Path(out), "Benchmark report", runs, tables, drawings, list_verdicts(settings))
 
 
@@ -74,7 +72,7 @@ def make_leaderboard(folders: Sequence[str | Path], out: str | Path, compared: C
     """Read runs, write the leaderboard as a page, report.md, tables.csv, rows.csv and tables/, and return it."""
     runs, settings = _read(folders, compared)
     runs.note(*([TRIAL] if any(row.backbone.get("name") == "photo" for row in runs.rows) else []))
-    return _write(Path(out), "Leaderboard", runs, name_apart(build_leaderboards(runs, settings, compared)), [], [])
+    return _write(Path(out), "Leaderboard", runs, build_leaderboards(runs, settings, compared), [], [])
 
 
 def _read(folders: Sequence[str | Path], compared: Compared | None) -> tuple[Runs, Settings]:
@@ -87,50 +85,38 @@ def _read(folders: Sequence[str | Path], compared: Compared | None) -> tuple[Run
 
 def build_tables(runs: Runs, settings: Settings, compared: Compared | None = None) -> list[Table]:
     """Return every table that the runs have numbers for; ``compared`` as in ``make_report``."""
-    skewed, settings = build_skew(runs, settings), _leave_out_skewed(settings)
-    tables: list[Table | None] = [*build_life(runs, settings), *skewed, *build_variants(settings)]
+    skewed, settings = lay_skew(runs, settings), _leave_out_skewed(settings)
+    layouts = [*lay_life(runs, settings), *skewed, *lay_variants(settings)]
     for setting, groups in settings.items():
         lengths = split_lengths(groups) if setting.dataset not in VARIANTS else []
         for own in lengths:
+            ending = f"{own[0].key.length or 'all'} images" if len(lengths) > 1 else ""
             main = choose_main(own)
-            together = choose_together(own, main)
-            ending = f"{own[0].length or 'all'} images" if len(lengths) > 1 else ""
-            found: list[Table | None] = []
-            for shown, size in ((main, 0), (together, together[0].first.batch_size if together else 0)):
-                detail = ", ".join(filter(None, [ending, f"batches of {size}" if size else ""]))
-                found += [_entitle(build_accuracy(setting, shown), detail)]
+            for shown in filter(None, (main, choose_together(own, main))):
+                made = [lay_accuracy(setting, shown)]
                 if len(shown) > 1:
-                    found += [_entitle(t, detail) for t in build_gains(runs, setting, enter_groups(shown), compared)]
-                    found += [_entitle(build_measures(setting, shown), detail)] if not size else []
-            found += [_entitle(build_costs(setting, own), ending)]
-            tables += found
-        tables += build_parts(setting, groups) if lengths else []
-    tables += [*build_components(settings), *(sweep.build() for sweep in find_sweeps(settings))]
-    return name_apart(table for table in tables if table is not None)
+                    made += lay_gains(runs, setting, enter_groups(shown), compared)
+                    made += [lay_measures(setting, shown)] if shown is main else []
+                size = "" if shown is main else f"batches of {shown[0].key.batch_size}"
+                layouts += [replace(layout, ending=", ".join(filter(None, [ending, size]))) for layout in made]
+            layouts += [replace(layout, ending=ending) for layout in lay_costs(setting, own)]
+        layouts += lay_parts(setting, groups) if lengths else []
+    return _build([*layouts, *lay_components(settings), *lay_sweeps(settings)])
 
 
-def _entitle(table: Table | None, detail: str) -> Table | None:
-    """Return a table with a detail in its title and name."""
-    if table is None or not detail:
-        return table
-    return replace(
-        table, title=f"{table.title}, {detail}", name=f"{table.name}-{detail}".replace(",", "").replace(" ", "-")
-    )
+def build_leaderboards(runs: Runs, settings: Settings, compared: Compared | None = None) -> list[Table]:
+    """Return a leaderboard for every model, and how far the reference is from the best other method."""
+    return _build(lay_leaderboards(runs, settings, compared))
+
+
+def _build(layouts: Iterable[Layout]) -> list[Table]:
+    """Return the tables that have lines and columns, each under a name of its own."""
+    tables = (layout.build() for layout in layouts if layout.lines and layout.columns)
+    return name_apart(tables)
 
 
 def _leave_out_skewed(settings: Settings) -> Settings:
     return {setting: groups for setting, groups in settings.items() if not setting.skewed}
-
-
-def _list_faults(tables: Sequence[Table]) -> list[str]:
-    """Return where the paper contradicts itself, if such numbers are shown."""
-    shown = {table.published.name for table in tables if table.published}
-    return [
-        f"In the paper's table {find_published(fault['table']).source} the row {fault['row']} of {fault['table']} has "
-        f"the average {fault['average']}, but the mean of its columns is {fault['mean_of_columns']}. {fault['note']}"
-        for fault in read_paper()["paper"]["faults"]
-        if fault["table"] in shown
-    ]
 
 
 def _write(
@@ -175,45 +161,15 @@ def build_page(
         count=len(runs.rows),
         tables=tables,
         verdicts=verdicts,
-        figures=[(drawing, Markup(clean_svg(drawing))) for drawing in drawings],
+        figures=[(drawing, base64.b64encode(drawing.svg.encode()).decode()) for drawing in drawings],
         data=Markup(data),
         list_rows=list_rows,
     )
 
 
-def clean_svg(drawing: Drawing) -> str:
-    """Return an SVG file for use inside a page: no prologue, no metadata, ids that no other figure has."""
-    body = drawing.svg[drawing.svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'(\sid=")', rf"\g<1>{drawing.name}-", body)
-    body = re.sub(r'((?:xlink:)?href="#|url\(#)', rf"\g<1>{drawing.name}-", body)
-    body = re.sub(r'\s(width|height)="[\d.]+pt"', "", body, count=2)
-    return body.replace("<svg", f'<svg role="img" aria-label="{escape(drawing.caption)}"', 1)
-
-
 def describe_row(row: Row) -> dict[str, str]:
-    """Return the whole protocol of one run."""
-    where = "all domains" if stream_of(row).several else row.domain
-    return {
-        "run": row.run,
-        "method": row.spec,
-        "backbone": ", ".join(f"{key} {value}" for key, value in row.backbone.items()),
-        "data": f"{row.dataset}, {where}, severity {row.severity}, {row.images} images, digest {row.data_digest}"
-        + "".join(f", {key}: {value}" for key, value in row.protocol.items()),
-        "prompts": ", ".join(f"{key} {value}" for key, value in row.prompts.items()),
-        "stream": f"batches of {row.batch_size}, order {row.order_text} with seed {row.seed} "
-        f"(hash {row.order.get('hash')}), reset: {row.reset}, answers {row.emit} the batch's own update",
-        **({"values": _describe_choice(row)} if row.selected else {}),
-        "versions": ", ".join(f"{key} {value}" for key, value in row.versions.items()),
-        "finished": row.finished,
-    }
-
-
-def _describe_choice(row: Row) -> str:
-    """Return how the values of a run were chosen."""
-    chosen, published = (100 * row.selected[key] for key in ("accuracy", "published accuracy"))
-    same = "the published ones, " if row.selected["published"] == row.spec else ""
-    return (
-        f"{same}chosen of {row.selected['values']} on {row.selected['on']}: {chosen:.2f} % there, the published ones "
-        f"{published:.2f} %"
-    )
+    """Return the whole protocol of one run: what its row holds but for numbers and command."""
+    content = {key: value for key, value in json.loads(row.to_json()).items() if key not in NOT_PROTOCOL}
+    facts = {key: own if isinstance(own, dict) else {"": own} for key, own in content.items()}
+    texts = {key: ", ".join(f"{k} {v}".strip() for k, v in own.items()) for key, own in facts.items()}
+    return {key.replace("_", " "): text for key, text in texts.items() if text}

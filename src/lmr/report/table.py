@@ -1,16 +1,20 @@
-"""A table before it has a format: columns, lines of cells, which cells are best; and the pivot that fills the cells."""
+"""A table before it has a format, and the one function that builds it from its description: a pivot of runs."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pandas as pd
 
+from lmr.bench.running.row import Row
+from lmr.report.groups import SHUFFLE, RunGroup, Setting
+from lmr.report.protocol import find_differences
 from lmr.report.published import PublishedTable
-from lmr.report.traits import LineKind
+from lmr.report.traits import LineKind, StreamKind
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class Cell:
         return None if self.value is None or self.published is None else self.value - self.published
 
 
+Cells = dict[tuple[int, str], Cell]  # by line and column
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: its head, the digits of its numbers, and whether more is better (None: neither).
@@ -43,10 +50,13 @@ class Column:
     least: float | None = None
 
     def show(self, value: float | None, sign: bool = False) -> str:
-        """Return a number of this column as text."""
-        if self.least is not None and value is not None and value < self.least:
+        """Return a number as text, a dash where there is none; minus is a hyphen so that it can be read back."""
+        if value is None or math.isnan(value):
+            return "–"
+        if self.least is not None and value < self.least:
             return f"< {self.least:.{self.digits}f}"
-        return show_number(value, self.digits, sign)
+        text = f"{value:+.{self.digits}f}" if sign else f"{value:.{self.digits}f}"
+        return text if float(text) else text.replace("-", "+" if sign else "")
 
 
 @dataclass(frozen=True)
@@ -104,11 +114,73 @@ class Table:
         return notes + list(self.notes)
 
 
-def pivot(entries: Mapping[tuple[int, str], pd.DataFrame]) -> dict[tuple[int, str], Cell]:
+@dataclass(frozen=True)
+class Layout:
+    """A table as data: its lines, its columns, and for each of both the entries that the cell is the mean of.
+
+    Entries have the columns seed, stream, value, run and row. ``cells`` are those that are no means.
+    """
+
+    kind: str  # of the table: the first word of its name
+    title: str
+    setting: Setting
+    lines: Sequence[RunGroup]
+    columns: Sequence[Column]
+    entries: Mapping[tuple[int, str], pd.DataFrame] = field(default_factory=dict)
+    cells: Cells = field(default_factory=dict)
+    published: PublishedTable | None = None
+    corner: str = "method"
+    detail: str = ""  # after the kind, in the name
+    ending: str = ""  # of title and name
+    order: str = ""  # the column that sorts the lines, the largest number first
+    notes: Sequence[str] = ()
+
+    def build(self) -> Table:
+        """Return the table, without lines that have no number; published numbers are beside comparable cells."""
+        cells, columns = pivot(self.entries) | self.cells, tuple(self.columns)
+        lines, paper = [], self.published
+        streams = {column.key: self._count_streams(column.key) for column in columns} if paper else {}
+        for number, one in enumerate(self.lines):
+            theirs = paper.find(one.first.spec) if paper and not one.key.watch else None
+            own, rows = [], dict[str, Row]()
+            for column in columns:
+                cell = cells.get((number, column.key), Cell())
+                if paper and theirs and column.key in theirs.cells and paper.covers(column.key, streams[column.key]):
+                    cell = replace(cell, published=theirs.value(column.key))
+                    entries = self.entries.get((number, column.key))
+                    rows |= {} if entries is None else {row.run: row for row in entries["row"]}
+                own.append(cell)
+            differs = [find_differences(row, paper, theirs) for row in rows.values()] if paper and theirs else []
+            texts = tuple(dict.fromkeys(text for texts in differs for text in texts))
+            if any(cell.value is not None for cell in own):
+                lines.append(Line(one.label, tuple(own), texts, one.kind, one.first.spec, bool(one.key.watch)))
+        if self.order:
+            place = [column.key for column in columns].index(self.order)
+            found = pd.Series([line.cells[place].value for line in lines], dtype=float)
+            lines = [lines[number] for number in found.sort_values(ascending=False, kind="stable").index]
+        shown = paper if any(cell.published is not None for line in lines for cell in line.cells) else None
+        title = ", ".join(filter(None, [f"{self.title}: {self.setting.describe()}", self.ending]))
+        return Table(self.name, title, columns, tuple(lines), self.corner, shown, tuple(self.notes))
+
+    @property
+    def name(self) -> str:
+        """The name of the table, safe as that of a file."""
+        setting = self.setting
+        parts = [self.kind, self.detail, setting.dataset, setting.backbone]
+        parts += ["" if "{" in setting.prompts else setting.prompts, f"s{setting.severity}"]
+        parts += ["" if setting.stream is StreamKind.DOMAIN else setting.stream.value]
+        parts += ["" if setting.order == SHUFFLE else setting.order, self.ending]
+        return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()
+
+    def _count_streams(self, key: str) -> int:
+        """Return the number of streams that a column is the mean of."""
+        return max((own["stream"].nunique() for (_, column), own in self.entries.items() if column == key), default=0)
+
+
+def pivot(entries: Mapping[tuple[int, str], pd.DataFrame]) -> Cells:
     """Return the cell of every line and column that has entries: the mean over streams, then over seeds.
 
-    Entries have the columns seed, stream, value and run. Of several runs on one stream the last with a value counts.
-    A seed without a value on one of its streams is left out.
+    Of several runs on one stream the last with a value counts. A seed that lacks a value on a stream is left out.
     """
     frames = [own.assign(line=line, column=column) for (line, column), own in entries.items()]
     if not frames:
@@ -126,6 +198,13 @@ def pivot(entries: Mapping[tuple[int, str], pd.DataFrame]) -> dict[tuple[int, st
     return found
 
 
+def fill(line: int, values: Mapping[str, float | None], rows: Iterable[Row]) -> Cells:
+    """Return the cells of a line with numbers that are made of all of some runs, by column."""
+    used = {row.run: row for row in rows}
+    seeds = len({row.seed for row in used.values()})
+    return {(line, key): Cell(value, seeds=seeds, runs=tuple(used)) for key, value in values.items()}
+
+
 def name_apart(tables: Iterable[Table]) -> list[Table]:
     """Return the tables under names of their own: those of a second table with the same name end with -2."""
     named: dict[str, Table] = {}
@@ -135,16 +214,3 @@ def name_apart(tables: Iterable[Table]) -> list[Table]:
             name = f"{table.name}-{(number := number + 1)}"
         named[name] = replace(table, name=name)
     return list(named.values())
-
-
-def show_number(value: float | None, digits: int, sign: bool = False) -> str:
-    """Return a number with its digits, a dash where there is none; minus is a hyphen so that it can be read back."""
-    if value is None or math.isnan(value):
-        return "–"
-    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
-    return text if float(text) else text.replace("-", "+" if sign else "")
-
-
-def fill(cells: Mapping[tuple[int, str], Cell], line: int, columns: Sequence[Column]) -> list[Cell]:
-    """Return the cells of a line in the order of the columns, empty ones where there is no number."""
-    return [cells.get((line, column.key), Cell()) for column in columns]

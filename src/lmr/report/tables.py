@@ -1,21 +1,22 @@
-"""The tables of a report: accuracy, parts of methods, measures, costs, datasets and sweeps, each a pivot of groups."""
+"""The layouts of a report's tables: accuracy, parts of methods, measures, costs, datasets and sweeps."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+
 from lmr.core.card import Role
-from lmr.data.corruptions import CORRUPTIONS
 from lmr.report.groups import (
     RunGroup,
     Setting,
     Settings,
     add_base,
     choose_main,
+    complete,
     find_common,
-    name_seeds,
     note_differences,
     order_domains,
     share_seeds,
@@ -23,11 +24,10 @@ from lmr.report.groups import (
     tell_apart,
 )
 from lmr.report.protocol import match_corruption_table
-from lmr.report.published import AVERAGE, VARIANTS, PublishedTable, find_published, read_paper, shorten
-from lmr.report.table import Cell, Column, Line, Table, fill, name_apart, pivot
+from lmr.report.published import AVERAGE, COMPONENTS, VARIANTS, PublishedTable, find_published, read_paper, shorten
+from lmr.report.table import Column, Layout
 from lmr.report.traits import LineKind, expand_spec, find_card, label_of, role_of
 
-PAPER_COLUMNS = 15  # corruptions that a published average is over
 MEASURES = (
     Column("accuracy", "accuracy %"),
     Column("clean_accuracy", "clean after stream %"),
@@ -50,45 +50,21 @@ BATCH_SIZE = "batch-size"  # the sweep of all methods
 FEWEST_SIZES = 3  # batch sizes that make a line of a sweep; two only compare a published size with another one
 
 
-def _make_lines(
-    groups: Sequence[RunGroup], shown: Mapping[Column, tuple[Sequence[str], str]], published: PublishedTable | None
-) -> list[Line]:
-    """Return a line per group: each column is a metric, averaged over some domains."""
-    entries = {
-        (number, column.key): one.enter(domains, metric)
-        for number, one in enumerate(groups)
-        for column, (domains, metric) in shown.items()
-    }
-    cells = pivot(entries)
-    lines = []
-    for number, one in enumerate(groups):
-        theirs = one.find_published(published)
-        own = []
-        for cell, (column, (domains, _)) in zip(fill(cells, number, list(shown)), shown.items(), strict=True):
-            comparable = column.key != AVERAGE or len(domains) == PAPER_COLUMNS
-            own.append(replace(cell, published=theirs.value(column.key) if theirs and comparable else None))
-        lines.append(one.make_line(own, one.list_differences(published, theirs)))
-    return lines
-
-
-def build_accuracy(
-    setting: Setting, groups: Sequence[RunGroup], published: PublishedTable | None = None, detail: str = ""
-) -> Table | None:
+def lay_accuracy(setting: Setting, groups: Sequence[RunGroup], paper: PublishedTable | None = None) -> Layout:
     """Return the accuracy on every domain and the average, next to the published numbers on the same data.
 
-    ``published`` is a table to compare with even if it is about other data.
+    ``paper`` is a table to compare with even if it is about other data.
     """
-    published = published or match_corruption_table(setting.dataset, setting.backbone, setting.prompts)
-    return _build_by_domain("accuracy", "Accuracy (%)", setting, groups, published, detail)
+    paper = paper or match_corruption_table(setting.dataset, setting.backbone, setting.prompts)
+    return _lay_by_domain("accuracy", "Accuracy (%)", setting, groups, paper)
 
 
-def build_parts(setting: Setting, groups: Sequence[RunGroup]) -> list[Table]:
-    """Return a table for every method that was run with parts switched off."""
-    tables = [
-        _build_by_domain("parts", f"The parts of {label}, accuracy (%)", setting, add_base(parts, groups))
+def lay_parts(setting: Setting, groups: Sequence[RunGroup]) -> list[Layout]:
+    """Return the accuracy of every method that was run with parts switched off."""
+    return [
+        _lay_by_domain("parts", f"The parts of {label}, accuracy (%)", setting, add_base(parts, groups))
         for label, parts in group_parts(groups).items()
     ]
-    return [table for table in tables if table]
 
 
 def group_parts(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
@@ -96,254 +72,159 @@ def group_parts(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
     return split((one for one in groups if one.kind is LineKind.PART), lambda one: label_of(one.first))
 
 
-def _build_by_domain(
-    kind: str,
-    title: str,
-    setting: Setting,
-    groups: Sequence[RunGroup],
-    published: PublishedTable | None = None,
-    detail: str = "",
-) -> Table | None:
-    if not groups:
-        return None
-    shared, dropped = share_seeds(groups)
-    domains = order_domains(shared)
-    shown: dict[Column, tuple[Sequence[str], str]] = {
-        Column(domain, shorten(domain)): ([domain], "accuracy") for domain in domains
-    }
-    if len(domains) > 1:
-        shown[Column(AVERAGE, shorten(AVERAGE))] = domains, "accuracy"
-    lines, notes = _make_lines(shared, shown, published), (*dropped, *note_differences(shared))
-    return setting.make_table(kind, title, shown, lines, detail, published=published, notes=notes)
+def _lay_by_domain(
+    kind: str, title: str, setting: Setting, groups: Sequence[RunGroup], paper: PublishedTable | None = None
+) -> Layout:
+    lines, dropped = share_seeds(groups)
+    domains = order_domains(lines)
+    shown = {domain: [domain] for domain in domains} | ({AVERAGE: domains} if len(domains) > 1 else {})
+    columns = [Column(key, shorten(key)) for key in shown]
+    entries = {(n, key): one.enter(own) for n, one in enumerate(lines) for key, own in shown.items()}
+    notes = *dropped, *note_differences(lines)
+    return Layout(kind, title, setting, lines, columns, entries, published=paper, notes=notes)
 
 
-def build_measures(
-    setting: Setting,
-    groups: Sequence[RunGroup],
-    detail: str = "",
-    columns: Sequence[Column] = MEASURES,
-    published: PublishedTable | None = None,
-) -> Table | None:
-    """Return everything that was measured, averaged over the domains that all lines have."""
+def lay_measures(setting: Setting, groups: Sequence[RunGroup], measures: Sequence[Column] = MEASURES) -> Layout:
+    """Return what was measured, averaged over the domains that all lines have."""
     domains = find_common(groups)
-    shared, dropped = share_seeds(groups, domains)
-    measured = [column for column in columns if any(one.frame[column.key].notna().any() for one in shared)]
-    if not domains or not measured:
-        return None
-    lines = _make_lines(shared, {column: (domains, column.key) for column in measured}, published)
-    notes = (*dropped, f"Domains: {', '.join(domains)}.", *note_differences(shared))
-    kind, title = ("measures", "All measures") if columns is MEASURES else ("efficiency", "Cost of single images")
-    return setting.make_table(kind, title, measured, lines, detail, published=published, notes=notes)
+    lines, dropped = share_seeds(groups, domains)
+    columns = [c for c in measures if domains and any(one.frame[c.key].notna().any() for one in lines)]
+    entries = {(n, c.key): one.enter(domains, c.key) for n, one in enumerate(lines) for c in columns}
+    notes = *dropped, f"Domains: {', '.join(domains)}.", *note_differences(lines)
+    return Layout("measures", "All measures", setting, lines, columns, entries, notes=notes)
 
 
-def build_costs(setting: Setting, groups: Sequence[RunGroup]) -> Table | None:
+def lay_costs(setting: Setting, groups: Sequence[RunGroup]) -> list[Layout]:
     """Return the cost of single images, as in the paper's table of efficiency, if batches of one image were run.
 
     Methods whose own batch size is 1 are not enough: their accuracy runs do not measure the cost.
     """
-    single = [one for one in groups if one.first.batch_size == 1 and not one.changes]
+    single = [one for one in groups if one.key.batch_size == 1 and not one.changes]
     if len(single) < 2 or not any(one.usual_batch != 1 for one in single):
-        return None
-    published = find_published("efficiency") if setting.dataset == "imagenet-c-5000" else None
-    return build_measures(setting, choose_main(single), "", COSTS, published)
+        return []
+    paper = find_published("efficiency") if setting.dataset == "imagenet-c-5000" else None
+    measured = lay_measures(setting, choose_main(single), COSTS)
+    return [replace(measured, kind="efficiency", title="Cost of single images", published=paper)]
 
 
-def build_variants(settings: Settings) -> list[Table]:
+def lay_variants(settings: Settings) -> list[Layout]:
     """Return ImageNet-A, -R, -Sketch and -V2 as columns: a table for every backbone, prompts and order."""
-    chosen = {
-        setting: choose_main(split_lengths(groups)[0])
-        for setting, groups in settings.items()
-        if setting.dataset in VARIANTS
-    }
-    return _build_by_dataset("imagenet-variants", "ImageNet variants: accuracy (%)", chosen, VARIANTS)
+    chosen = {s: choose_main(split_lengths(groups)[0]) for s, groups in settings.items() if s.dataset in VARIANTS}
+    return _lay_by_dataset("imagenet-variants", "ImageNet variants: accuracy (%)", chosen, VARIANTS)
 
 
-def build_components(settings: Settings) -> list[Table]:
+def lay_components(settings: Settings) -> list[Layout]:
     """Return the parts of each method that has some: mean accuracy, datasets as columns."""
     found: dict[str, Settings] = {}
     for setting, groups in settings.items():
         for label, parts in group_parts(groups).items():
             found.setdefault(label, {})[setting] = add_base(parts, groups)
-    titles = {label: f"The parts of {label}: mean accuracy over the corruptions (%)" for label in found}
-    return [table for label, own in found.items() for table in _build_by_dataset(COMPONENTS, titles[label], own)]
-
-
-COMPONENTS = "ablation-components"
+    title = "The parts of {}: mean accuracy over the corruptions (%)"
+    return [own for label, parts in found.items() for own in _lay_by_dataset(COMPONENTS, title.format(label), parts)]
 
 
 def split_lengths(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
     """Return groups with the same number of images together: whole natural domains, then the largest number first."""
-    found = split(groups, lambda one: one.length)
+    found = split(groups, lambda one: one.key.length)
     return [found[length] for length in sorted(found, key=lambda length: -length if length else -float("inf"))]
 
 
-def _build_by_dataset(kind: str, title: str, found: Settings, sets: Sequence[str] = ()) -> list[Table]:
-    """Return a table for all settings that differ only in the dataset.
+def _lay_by_dataset(kind: str, title: str, found: Settings, sets: Sequence[str] = ()) -> list[Layout]:
+    """Return a layout for all settings that differ only in the dataset: its columns, each the mean over its domains.
 
-    A line is a configuration, a column a dataset with its mean over the domains; with given ``sets`` the last column
-    is the mean over them.
+    With given ``sets`` the last column is the mean over them.
     """
-    published = find_published(kind)
-    tables = []
+    layouts = []
     for protocol, own in split(found, lambda setting: replace(setting, dataset="")).items():
         shared = {setting.dataset: share_seeds(found[setting]) for setting in own}
-        members = {dataset: groups for dataset, (groups, _) in shared.items()}
-        lines = _make_dataset_lines(members, sets, published)
-        notes = [f"{dataset}: {note}" for dataset, (_, dropped) in shared.items() for note in dropped]
-        notes += [f"{dataset}: {note}" for dataset, groups in members.items() for note in note_differences(groups)]
-        columns = tuple(Column(name, shorten(name)) for name in ([*sets, AVERAGE] if sets else members))
-        compared = published if any(cell.published is not None for line in lines for cell in line.cells) else None
-        heading = f"{title}: {protocol.describe(dataset=False)}"
-        tables.append(Table(kind, heading, columns, tuple(lines), published=compared, notes=tuple(notes)))
-    return name_apart(tables)
+        every = [one for members, _ in shared.values() for one in members]
+        lines = list(split(every, lambda one: (one.label, one.key.weights, one.key.dtype)).values())
+        covered = {dataset: find_common(members) for dataset, (members, _) in shared.items()}
+        numbered = [(n, one, one.setting.dataset) for n, members in enumerate(lines) for one in members]
+        entries = {(n, dataset): one.enter(covered[dataset]) for n, one, dataset in numbered}
+        for n in range(len(lines) if sets else 0):
+            each = [entries[n, name].assign(stream=name) for name in sets if (n, name) in entries]
+            entries[n, AVERAGE] = complete(pd.concat(each), len(sets))
+        columns = [Column(key, shorten(key)) for key in (*(sets or shared), *([AVERAGE] if sets else ()))]
+        firsts, notes = tell_apart(members[0] for members in lines), []
+        for dataset, (members, dropped) in shared.items():
+            notes += [f"{dataset}: {text}" for text in (*dropped, *note_differences(members))]
+        paper = find_published(kind)
+        layouts.append(Layout(kind, title, protocol, firsts, columns, entries, published=paper, notes=notes))
+    return layouts
 
 
-def _make_dataset_lines(
-    found: Mapping[str, Sequence[RunGroup]], sets: Sequence[str], published: PublishedTable
-) -> list[Line]:
-    covered = {dataset: find_common(groups) for dataset, groups in found.items()}
-    every = [one for groups in found.values() for one in groups]
-    joined = list(split(every, lambda one: (one.label, *one.ground[:2])).values())  # weights and dtype
-    firsts = tell_apart(members[0] for members in joined)
-    datasets = {
-        (number, one.setting.dataset): one.enter(covered[one.setting.dataset])
-        for number, members in enumerate(joined)
-        for one in members
-    }
-    cells = pivot(datasets)
-    lines = []
-    for number, (first, members) in enumerate(zip(firsts, joined, strict=True)):
-        theirs = first.find_published(published)
-        printed = {dataset: theirs.value(dataset) if theirs else None for dataset in sets or found}
-        own = [replace(cells.get((number, dataset), Cell()), published=value) for dataset, value in printed.items()]
-        differs: list[str] = []
-        for one in members:
-            if printed[one.setting.dataset] is not None:
-                differs += one.list_differences(published, theirs, one.setting.dataset)
-                differs += [] if sets else _compare_domains(covered[one.setting.dataset])
-        if sets:
-            values = [cell.value for cell in own if cell.value is not None]
-            mean = sum(values) / len(values) if len(values) == len(own) else None
-            runs = tuple(run for cell in own for run in cell.runs)
-            own.append(
-                Cell(mean, None, min(cell.seeds for cell in own), theirs.value(AVERAGE) if theirs else None, runs)
-            )
-        lines.append(first.make_line(own, list(dict.fromkeys(differs))))
-    return lines
-
-
-def _compare_domains(domains: Collection[str]) -> list[str]:
-    """Return a phrase if a mean is over other corruptions than the paper's."""
-    return [] if set(domains) == set(CORRUPTIONS) else [f"{len(domains)} corruptions (paper: {len(CORRUPTIONS)})"]
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """The groups of a sweep by line and value, and the domains that all of them have."""
-
-    name: str  # the batch size, or one that a method declares
-    arguments: tuple[str, ...]  # that change: the first along a line; further ones separate the lines
-    setting: Setting
-    lines: dict[str, dict[float, RunGroup]]
-    domains: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def groups(self) -> list[RunGroup]:
-        """All groups in it."""
-        return [one for line in self.lines.values() for one in line.values()]
-
-    @property
-    def figure(self) -> dict[str, Any] | None:
-        """The paper's figure of this sweep, with its number; None for other methods and too few batch sizes."""
-        if self.name == BATCH_SIZE:
-            drawn = max(map(len, self.lines.values())) >= FEWEST_SIZES
-        else:
-            drawn = role_of(self.groups[0].first) is Role.OURS
-        figures = read_paper()["figures"].items() if drawn else ()
-        return next(({"number": n, **figure} for n, figure in figures if figure.get("sweep") == self.name), None)
-
-    def describe(self) -> str:
-        """Return where the numbers are from, for a caption."""
-        counts = " or ".join(str(count) for count in sorted({one.first.images for one in self.groups}))
-        seeds = name_seeds(seed for one in self.groups for seed in one.seeds)
-        domains = ", ".join(self.domains) if len(self.domains) < 4 else f"mean of {len(self.domains)} domains"
-        return f"{self.setting.describe()}, {domains}, {counts} images each, {seeds}"
-
-    def build(self) -> Table:
-        """Return a table with a line per method (or dataset, or value of a further argument) and a column per value."""
-        values = sorted({value for line in self.lines.values() for value in line})
-        columns = [Column(f"{value:g}", f"{value:g}") for value in values]
-        entries = {
-            (number, f"{value:g}"): one.enter(self.domains)
-            for number, line in enumerate(self.lines.values())
-            for value, one in line.items()
-        }
-        cells = pivot(entries)
-        lines = []
-        for number, (label, line) in enumerate(self.lines.items()):
-            members = list(line.values())
-            made = members[0].make_line(fill(cells, number, columns), label=label)
-            lines.append(replace(made, kind=find_line_kind(line)))
-        title = "batch size" if self.name == BATCH_SIZE else f"{self.arguments[0]} of {label_of(self.groups[0].first)}"
-        corner = "method" if self.name == BATCH_SIZE else ", ".join(self.arguments[1:]) or "dataset"
-        notes = (f"Domains: {', '.join(self.domains)}.", *self.notes)
-        heading = f"Accuracy (%) against the {title}"
-        return self.setting.make_table("sweep", heading, columns, lines, self.name, corner=corner, notes=notes)
-
-
-def find_line_kind(line: Mapping[float, RunGroup]) -> LineKind:
-    """Return the role of a line of a sweep: that of the unchanged method, if it is one of its steps."""
-    return next((one.kind for one in line.values() if one.kind is not LineKind.STEP), LineKind.OTHER)
-
-
-def find_sweeps(settings: Settings) -> list[Sweep]:
+def lay_sweeps(settings: Settings) -> list[Layout]:
     """Return every sweep in the runs: over the batch size, and over the arguments that methods declare."""
-    found = []
+    layouts = []
     for setting, groups in settings.items():
         whole = [one for one in groups if one.kind is not LineKind.PART and one.frame["accuracy"].notna().any()]
-        axes: list[tuple[str, str, tuple[str, ...]]] = [(BATCH_SIZE, "", ())]
-        for method in dict.fromkeys(one.first.method for one in whole):
-            axes += [(name, method, keys) for name, keys in find_card(method).swept.items()]
-        for name, method, keys in axes:
-            lines = _sweep_argument(whole, name, method, keys) if method else _sweep_batch_size(whole)
-            members = [one for line in lines.values() for one in line.values()]
-            if common := find_common(members):
-                shared, dropped = share_seeds(members, common)
-                same = dict(zip(map(id, members), shared, strict=True))
-                lines = {label: {value: same[id(one)] for value, one in line.items()} for label, line in lines.items()}
-                found.append(Sweep(name, keys, setting, lines, tuple(common), tuple(dropped)))
-    return found
+        methods = dict.fromkeys(one.first.method for one in whole)
+        swept = [(method, name, keys) for method in methods for name, keys in find_card(method).swept.items()]
+        layouts += _lay_sweep(setting, BATCH_SIZE, "batch size", "method", _sweep_batch_size(whole))
+        for method, name, (key, *others) in swept:
+            title = f"{key} of {find_card(method).label}"
+            lines = _sweep_argument(whole, method, name, key, others)
+            layouts += _lay_sweep(setting, name, title, ", ".join(others) or "dataset", lines)
+    return layouts
+
+
+def _lay_sweep(
+    setting: Setting, name: str, title: str, corner: str, found: dict[str, dict[float, RunGroup]]
+) -> list[Layout]:
+    """Return a line for each label and a column for each value; its role is that of the unchanged method on it."""
+    members = [one for line in found.values() for one in line.values()]
+    domains = find_common(members)
+    shared, dropped = share_seeds(members, domains)
+    if not domains or all(len(line) < 2 for line in found.values()):
+        return []
+    rest, lines, entries = iter(shared), [], dict[tuple[int, str], pd.DataFrame]()
+    for number, (label, line) in enumerate(found.items()):
+        steps = dict(zip(line, rest, strict=False))
+        first = next((one for one in steps.values() if one.kind is not LineKind.STEP), next(iter(steps.values())))
+        lines.append(replace(first, label=label))
+        entries |= {(number, f"{value:g}"): one.enter(domains) for value, one in steps.items()}
+    columns = [Column(f"{v:g}", f"{v:g}") for v in sorted({value for line in found.values() for value in line})]
+    notes, title = (f"Domains: {', '.join(domains)}.", *dropped), f"Accuracy (%) against the {title}"
+    return [Layout("sweep", title, setting, lines, columns, entries, corner=corner, detail=name, notes=notes)]
+
+
+def find_figure(sweep: Layout) -> dict[str, Any] | None:
+    """Return the paper's figure of a sweep, with its number; None for other methods and too few batch sizes."""
+    if sweep.detail == BATCH_SIZE:
+        sizes = [number for number, _ in sweep.entries]
+        drawn = max(map(sizes.count, sizes)) >= FEWEST_SIZES
+    else:
+        drawn = role_of(sweep.lines[0].first) is Role.OURS
+    figures = read_paper()["figures"].items() if drawn else ()
+    return next(({"number": n, **figure} for n, figure in figures if figure.get("sweep") == sweep.detail), None)
 
 
 def _sweep_batch_size(groups: Iterable[RunGroup]) -> dict[str, dict[float, RunGroup]]:
     """Return a line for everything that was run with more than one batch size; two are too few beside more."""
     own = (one for one in groups if one.kind is not LineKind.STEP)
-    alike = split(own, lambda one: (*one.configuration, one.first.images, one.first.emit, *one.ground)).values()
-    found: list[dict[float, RunGroup]] = [{one.first.batch_size: one for one in members} for members in alike]
+    alike = split(own, lambda one: one.key._replace(batch_size=0)).values()
+    found = [dict(sorted((float(one.key.batch_size), one) for one in members)) for members in alike]
     most = max(map(len, found), default=0)
-    swept = [members for members in found if len(members) >= min(most, FEWEST_SIZES) and len(members) > 1]
-    labels = tell_apart(next(iter(members.values())) for members in swept)
-    return {one.label: dict(sorted(members.items())) for one, members in zip(labels, swept, strict=True)}
+    swept = [line for line in found if len(line) >= min(most, FEWEST_SIZES) and len(line) > 1]
+    labels = tell_apart(next(iter(line.values())) for line in swept)
+    return {one.label: line for one, line in zip(labels, swept, strict=True)}
 
 
 def _sweep_argument(
-    groups: Iterable[RunGroup], name: str, method: str, arguments: Sequence[str]
+    groups: Collection[RunGroup], method: str, name: str, swept: str, others: Sequence[str]
 ) -> dict[str, dict[float, RunGroup]]:
-    """Return a line for each value of the further arguments, or one; the unchanged method is one step.
+    """Return a line for each value of the other arguments, or one; the unchanged method is one step.
 
     Of several batch sizes, numbers of images and so on the one with most values is taken.
     """
     own = [one for one in groups if one.first.method == method and (one.sweep == name or not one.changes)]
-    found = split(own, lambda g: (g.watch, g.first.batch_size, g.first.images, g.first.emit, *g.ground))
-    varied = [members for members in found.values() if any(one.sweep == name for one in members)]
-    swept, *others = arguments
+    varied = split(own, lambda one: one.key._replace(spec="")).values()
     lines: dict[str, dict[float, RunGroup]] = {}
-    for one in max(varied, key=len, default=[]):
+    for one in max((v for v in varied if any(one.sweep == name for one in v)), key=len, default=[]):
         values = expand_spec(one.first.spec)
         if isinstance(values[swept], bool) or not isinstance(values[swept], int | float):
             return {}  # it has no axis
         label = ", ".join(str(values[key]) for key in others) or one.setting.dataset
         lines.setdefault(label, {})[float(values[swept])] = one
-    lines = {label: dict(sorted(line.items())) for label, line in lines.items()}
-    return lines if any(len(line) > 1 for line in lines.values()) else {}
+    return {label: dict(sorted(line.items())) for label, line in lines.items()}

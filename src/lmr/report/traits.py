@@ -115,12 +115,6 @@ def find_usual_batch(row: Row, preset: str) -> int | None:
     return found.batch_size if found else None
 
 
-def is_switched(row: Row) -> bool:
-    """Return True if arguments are changed, and all of them are among the cheaper switches of the method."""
-    changes, card = set(find_changes(row.spec)), find_card(row.method)
-    return bool(changes) and changes <= {*card.switches, *card.former}
-
-
 def identify_parts(spec: str) -> tuple[str, tuple[str, ...]]:
     """Return the method of a spec and the parts that it switches off."""
     name, values = read_spec(spec)

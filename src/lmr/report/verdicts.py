@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from lmr.report.groups import Settings, choose_main
 from lmr.report.protocol import match_corruption_table
-from lmr.report.published import AVERAGE, PublishedTable, read_paper, read_tables
-from lmr.report.table import Line, Table
-from lmr.report.tables import COMPONENTS, build_accuracy, build_components, build_costs, build_variants, split_lengths
+from lmr.report.published import AVERAGE, COMPONENTS, PublishedTable, read_paper, read_tables
+from lmr.report.table import Layout, Line, Table
+from lmr.report.tables import lay_accuracy, lay_components, lay_costs, lay_variants, split_lengths
 from lmr.report.traits import LineKind
 
 CELL, MEAN = 1.0, 0.5  # points of accuracy
@@ -118,26 +118,23 @@ def _find_tolerance(column: str, table: str, line: LineKind, value: float) -> fl
 
 def pick_table(published: PublishedTable, settings: Settings) -> Table | None:
     """Return the table of these runs to compare with the published one: of several, that with most comparable lines."""
-    tables = list(_build_tables(published, settings))
+    tables = [layout.build() for layout in _lay_alike(published, settings)]
     return max(tables, key=lambda table: sum(not line.differs for line in table.lines), default=None)
 
 
-def _build_tables(published: PublishedTable, settings: Settings) -> Iterator[Table]:
+def _lay_alike(published: PublishedTable, settings: Settings) -> Iterator[Layout]:
     if published.name == "imagenet-variants":
-        yield from build_variants(settings)
+        yield from lay_variants(settings)
     elif published.name == COMPONENTS:
-        yield from build_components(settings)
+        yield from lay_components(settings)
     for setting, series in settings.items():
         groups = split_lengths(series)[0]
-        if not setting.severity:
+        if published.name == "efficiency" and setting.dataset == published.protocol["dataset"]:
+            yield from lay_costs(setting, groups) if setting.severity else ()
+        elif not setting.severity:
             continue
-        if published.name == "efficiency":
-            if setting.dataset == published.protocol["dataset"] and (table := build_costs(setting, groups)):
-                yield table
-        elif match_corruption_table(setting.dataset, setting.backbone, setting.prompts) != published:
-            continue
-        elif table := build_accuracy(setting, choose_main(groups), published):
-            yield table
+        elif match_corruption_table(setting.dataset, setting.backbone, setting.prompts) == published:
+            yield lay_accuracy(setting, choose_main(groups), published)
 
 
 def list_verdicts(settings: Settings) -> list[str]:
