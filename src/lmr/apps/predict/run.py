@@ -34,7 +34,7 @@ from lmr.core.answer import Answer, make_answers, rank
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, sync_folder
-from lmr.core.functional.look import measure_look
+from lmr.core.functional.look import judge_look, measure_look
 from lmr.core.method import Method
 from lmr.core.prediction import Prediction
 from lmr.core.progress import show_progress
@@ -57,7 +57,6 @@ TEMPLATES_NOTE = "templates"  # of a state: the texts around the class names, as
 BATCHES_AHEAD = 2
 WORKERS = min(4, os.cpu_count() or 1)  # threads that decode
 COMPARED = 8  # one image in so many is compared with the frozen model, where no watch does it: 4 % of a step of LMR
-LOOKS = 64  # images at the start of which all are measured; then one in eight
 LOCK_SECONDS = 0.1  # time for a run that is just ending to remove its lock
 
 
@@ -341,16 +340,11 @@ class PredictRun:
         return answers
 
     def _look(self, images: Tensor) -> None:
-        """Measure how some of the images look, where their pixels are known."""
+        """Note how the images look, where their pixels are known."""
         scale = self.method.classifier.pixels
-        if scale is None or images.ndim != 4 or images.shape[1] != 3:
-            return
-        chosen = [
-            k for k in range(len(images)) if len(self.tally.looks) + k < LOOKS or (self.images + k) % COMPARED == 0
-        ]
-        if chosen:
-            self.tally.looks += measure_look(scale.to_shares(images[chosen].float())).tolist()
-            self.tally.side = min(images.shape[2:])
+        if scale is not None and images.ndim == 4 and images.shape[1] == 3:
+            numbers = measure_look(scale.to_shares(images.float()))
+            self.tally.looks += judge_look(numbers, min(images.shape[2:]))
 
     def _compare(self, images: Tensor, prediction: Prediction, named: Sequence[ImagePlace]) -> dict[int, int]:
         """Return the frozen model's label at some places of a batch: where the watch compared, or one image in eight.

@@ -66,18 +66,19 @@ def _predict(sources: Sequence[AnyPath], options: PredictOptions, first: Path) -
     if not resume:
         first.unlink(missing_ok=True)
         state.unlink(missing_ok=True)
-    seconds, begun = 0.0, resume and second is not None and second.exists()
+    seconds, noticed, begun = 0.0, None, resume and second is not None and second.exists()
     if not begun:
         one = replace(options, out=first, state=state, resume=resume, overwrite=False)
         summary = predict_images(sources, one, title="pass 1 of 2")
-        seconds = summary.seconds
+        seconds, noticed = summary.seconds, summary.tally.first_adapted
         if not summary.adapted:
             return _take(summary, first, state, options)
     two = replace(options, resume=begun, overwrite=not begun)  # the first pass has checked the output
     summary = predict_images(sources, two, begin=state, title="pass 2 of 2")
     first.unlink(missing_ok=True)
     state.unlink(missing_ok=True)
-    return replace(summary, seconds=seconds + summary.seconds, passes=2)
+    tally = replace(summary.tally, first_adapted=noticed)
+    return replace(summary, tally=tally, seconds=seconds + summary.seconds, passes=2)
 
 
 def _name_state(first: Path) -> Path:
