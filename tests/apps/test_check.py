@@ -9,6 +9,7 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -16,8 +17,10 @@ from PIL import Image
 import lmr
 from lmr.apps.check import CheckReport, SettingResult, check_folder
 from lmr.apps.predict import run as run_file
-from lmr.apps.predict.options import CheckOptions
+from lmr.apps.predict.options import CheckOptions, PredictOptions
+from lmr.apps.predict.taught import predict_taught
 from lmr.cli import main
+from lmr.core.functional.offset import Estimate
 from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
 from lmr.images.sources import ImageItem
@@ -111,9 +114,29 @@ def test_recommendation_follows_the_intervals() -> None:
     assert recommend(frozen, good, better, chance).endswith("lmr predict better")
     assert recommend(frozen, chance, sure).endswith("lmr predict chance")
     assert recommend(frozen, sure).endswith("lmr predict frozen model")
-    for line in (recommend(frozen, good, better, share=0.64), recommend(make_setting("frozen model", 0.1, 0, 0))):
-        assert "does not work" in line
-        assert line.endswith("lmr check another")
+    line = recommend(make_setting("frozen model", 0.1, 0, 0))
+    assert "does not work" in line
+    assert line.endswith("lmr check another")
+
+
+def test_an_undecided_majority_suppresses_no_recommendation() -> None:
+    """The model is called bad only where it is; a setting that is shown to be better is always named."""
+    frozen, better = make_setting("frozen model", 0.1, 0, 0), make_setting("better", 0.65, 0.02, 0.2)
+
+    def recommend(share: float, *settings: SettingResult) -> str:
+        return CheckReport("", settings, ("cat", share), "lmr check another").recommendation
+
+    close = recommend(0.6, frozen, better)
+    assert "does not work" not in close
+    assert "lmr predict better" in close
+    more = int(re.search(r"100 labels are too few .*; label about (\d+) more", close)[1])  # type: ignore[index]
+    assert Estimate(round(0.65 * (100 + more)), 100 + more).interval[0] > 0.6
+    assert Estimate(round(0.65 * (90 + more)), 90 + more).interval[0] <= 0.6
+    assert "label many more" in recommend(0.65, frozen, better)
+    bad = recommend(0.9, frozen, better)
+    assert "does not work" in bad
+    assert "lmr check another" in bad
+    assert bad.endswith("lmr predict better")
 
 
 @pytest.mark.parametrize(
@@ -176,7 +199,30 @@ def test_labels_in_a_file_need_no_sub_folders(folder: Path, tmp_path: Path) -> N
     file.write_text("\n".join(f"{path},{path.parent.name}" for path in images[::2]))
     options = CheckOptions(labels=",".join(CLASSES), truth=file, method="lmr(lr=0.02)", batch_size=4)
     report = check_folder(folder, options)
-    assert "6 images judged, 3 of 3 classes" in report.title
-    assert "6 other labels" in report.title
+    assert "12 images judged, 3 of 3 classes" in report.title
+    assert "the other labels teach" in report.title
+    assert report.settings[-1].name == "12 labels"
     assert report.settings[-1].command.endswith(f"--truth {file}")
     assert "--method 'lmr(lr=0.02)'" in report.settings[1].command
+
+
+@pytest.mark.parametrize("count", [20, 60])
+def test_few_labels_of_skewed_images_are_recommended(count: int, tmp_path: Path) -> None:
+    """Noise, and 80 % dogs: the majority is hard to beat for sure, but labels gain much."""
+    photos = Photographs()
+    labels = np.array(photos.labels(CLEAN))
+    dogs = labels == photos.classes.index("dog")
+    places = np.random.default_rng(0).permutation([*np.flatnonzero(dogs)[:64], *np.flatnonzero(~dogs)[:16]])
+    noisy = lmr.corrupt(np.stack(photos.read(CLEAN, 0, places.tolist())), "gaussian_noise", 5, constants="cifar")
+    for number, pixels in enumerate(noisy):
+        Image.fromarray(pixels).save(tmp_path / f"{number:02}.png")
+    file = tmp_path / "labels.csv"
+    file.write_text("".join(f"{k:02}.png,{photos.classes[labels[place]]}\n" for k, place in enumerate(places[:count])))
+    report = check_folder(tmp_path, CheckOptions(labels=",".join(photos.classes), truth=file, method="zeroshot"))
+    assert f"{count} images judged" in report.title
+    assert report.best is report.settings[-1]
+    assert report.best.name == f"{count} labels"
+    assert "does not work" not in report.recommendation
+    options = PredictOptions(labels=",".join(photos.classes), truth=file, method="zeroshot", out=tmp_path / "o.jsonl")
+    said = predict_taught(tmp_path, options).taught
+    assert f"with your labels {Estimate(round(report.best.accuracy * count), count)}" in str(said)

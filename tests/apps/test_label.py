@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ from lmr.apps.label import (
     make_label_app,
 )
 from lmr.apps.method_options import LabelOptions
+from lmr.cli.parser import parse
 
 NAMES = ["cat", "dog", "pickup truck"]
 
@@ -170,6 +174,42 @@ def test_an_interrupt_is_the_usual_end(folder: Path, monkeypatch: pytest.MonkeyP
     assert "0 labels" in label_folder(folder, options)
 
 
+def test_terminal_ends_with_the_estimate_and_a_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels that are given before the model is loaded get their estimate, too."""
+    said = iter(["cat"] * 5)
+    asked = threading.Event()
+
+    def ask(_: str) -> str:
+        try:
+            return next(said)
+        except StopIteration:
+            asked.set()
+            raise EOFError from None
+
+    def load(_: LabelOptions) -> tuple[Any, Any]:
+        assert asked.wait(60)
+        return Classifier(), lambda _: torch.zeros(1)
+
+    monkeypatch.setattr("lmr.apps.label._load", load)
+    monkeypatch.setattr(label_in_terminal, "__defaults__", (ask,))
+    out = folder.parent / "my labels.csv"
+    line = label_folder(folder, LabelOptions(labels=NAMES, out=out, terminal=True))
+    assert "5 labelled: frozen 100 %" in line
+    assert ".." not in line.replace(str(folder.parent), "")
+    options = parse(shlex.split(line.partition("Next: lmr ")[2]))
+    assert (options.sources, options.truth) == ([str(folder)], str(out))
+    assert options.labels == ",".join(NAMES)
+
+
+class Classifier:
+    """Answers the first class always."""
+
+    device = torch.device("cpu")
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([1.0, 0.0, 0.0]).expand(len(images), 3)
+
+
 def test_estimate_follows_the_labels(folder: Path) -> None:
     logits = {place: torch.tensor([3.0, 0.0, 0.0]) for place in range(40)}
     labels: dict[int, str | None] = dict.fromkeys(range(20), "dog")
@@ -178,12 +218,6 @@ def test_estimate_follows_the_labels(folder: Path) -> None:
 
 
 def test_estimator_works_beside_the_page(folder: Path) -> None:
-    class Classifier:
-        device = torch.device("cpu")
-
-        def __call__(self, images: torch.Tensor) -> torch.Tensor:
-            return torch.tensor([1.0, 0.0, 0.0]).expand(len(images), 3)
-
     session = start(folder)
     session.images[session.order[0]].write_bytes(b"no image")
     for place in session.order:

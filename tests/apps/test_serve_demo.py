@@ -143,6 +143,7 @@ def test_the_page_shows_the_cameras(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if wanted:
             helped = page.get_by_role("button", name=re.compile("Adapting helps [2-9]"))
             helped.wait_for(timeout=800_000)
+        playwright.expect(page.locator("#note")).to_contain_text("cam-6-cars gets 10 labels, from its known truth")
         path = SCREENSHOT if wanted else tmp_path / "page.png"
         page.screenshot(path=str(path))
         browser.close()
@@ -200,7 +201,7 @@ def test_a_camera_with_labels_has_a_row_for_what_they_did() -> None:
                        "80.0", "+80.0", "±", "7.8"]  # fmt: skip
     assert [row[:2] for row in rows if row[0] == "cam-2"] == [["cam-2", "fog"]]
     assert "cam-1 was told the truth of 10 random frames after request 3" in text
-    assert "10 labels of a person; estimated 80 % right (49 to 94)" in text
+    assert "10 labels; estimated 80 % right (49 to 94)" in text
     assert "cam-2 was" not in text
 
 
@@ -226,14 +227,14 @@ def test_one_camera_is_taught_and_the_page_and_the_table_say_what_it_did(monkeyp
             taught, other = client.stream("cam-a"), client.stream("cam-b")
     assert (taught.status.taught, other.status.taught) == (module.LABELS, 0)
     assert [event.message.split(";")[0] for event in taught.events if event.kind == "label"] == [
-        "The stream has learnt 1 label of a person",
-        "The stream has learnt 10 labels of a person",
+        "The stream has learnt 1 label",
+        "The stream has learnt 10 labels",
     ]
     before, after = (cameras.results["cam-a"], cameras.taught["cam-a"])
     assert before.images == 6 * FRAMES
     assert after.gain[0] > before.gain[0] + 20  # type: ignore[index]
     assert "cam-a + labels" in text
-    assert "10 labels of a person; estimated" in text
+    assert "10 labels; estimated" in text
 
 
 def test_cameras_send_and_end_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:

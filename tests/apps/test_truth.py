@@ -31,6 +31,9 @@ def read(images: list[Path], text: str, **options: object) -> dict[int, int | No
         "id,image,choice\n1,/data/upload/3/0123abcd-a.jpg,cat\n2,/data/local-files/?d=sub%2Fc.jpg,pickup_truck",
         "\ufefffile_name , label\r\n photos\\a.jpg, cat\r\n\r\nc.jpg,pickup truck\r\n",
         "a.jpg,cat\na.jpg,cat\nc.jpg,pickup truck\n",
+        "path;label\r\na.jpg;cat\r\nc.jpg;pickup truck\r\n",  # of a spreadsheet where the comma is decimal
+        "\ufeffid;path;label\n1;a.jpg;cat\n2;c.jpg;pickup truck\n",
+        "a.jpg\tcat\nsub/c.jpg\tpickup truck\n",
     ],
 )
 def test_labels_from_elsewhere_are_read(images: list[Path], text: str) -> None:

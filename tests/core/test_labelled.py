@@ -15,6 +15,7 @@ from torch import Tensor
 
 import lmr
 from few_views import create
+from lmr.core.functional.offset import learn_offset
 from lmr.core.functional.pixels import VARIANCES, describe_pixels
 from lmr.core.labelled import ASKED, MOST, PER_STEP, RECENT
 from offset_reference import choose_start, fit_by_scipy, match_by_iteration
@@ -333,6 +334,30 @@ def test_steady_counts_labels_as_well(clip: lmr.ZeroShot) -> None:
     method.learn_labels([2], [3], replace_counts=False)  # its answer was not counted
     counts[0, 3] += 1
     assert torch.equal(method.method.state["history"], counts)
+
+
+def test_labels_of_steady_are_those_of_the_frozen_model_until_it_adapts(clip: lmr.ZeroShot) -> None:
+    """Stream by stream: d0 is 0 only while the method corrects the bias of the stream."""
+    frozen, steady = make(clip, 3), make(clip, 3, "steady")
+    batches, others = draw_batches([6] * 8), torch.tensor(IDS) != 1
+    for method in (frozen, steady):
+        method.step(batches[0], IDS)
+    steady.method.state["adapting"][1] = 1
+    for method in (frozen, steady):
+        method.learn_labels([0, 1, 0, 1, 0], [3, 3, 2, 3, 1], [0, 0, 1, 1, 2])
+    assert frozen.own["offset"].any(1).all()
+    assert torch.equal(steady.own["offset"], frozen.own["offset"])
+    for batch in batches[1:]:
+        found, expected = steady.step(batch, IDS).logits, frozen.step(batch, IDS).logits
+        torch.testing.assert_close(found[others], expected[others])  # other images in a forward: not bit for bit
+    bias = steady.logit_offset().any(1)
+    assert bias.tolist() == [False, True, False]
+    torch.testing.assert_close(steady.own["offset"][~bias], frozen.own["offset"][~bias])
+    own = {key: value[1] for key, value in steady.own.items()}
+    used = own["used"].bool()
+    expected = learn_offset(own["logits"][used].float(), own["truth"][used].argmax(1))  # d0 = 0, without a new label
+    assert torch.equal(own["offset"], expected.to(own["offset"].dtype))
+    assert all(steady.estimate(stream) == frozen.estimate(stream) for stream in (0, 2))
 
 
 def test_a_state_of_the_last_images_alone_has_no_labels(clip: lmr.ZeroShot) -> None:

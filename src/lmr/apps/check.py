@@ -1,7 +1,8 @@
 """``lmr check``: which setting of ``lmr predict`` is the most accurate on a folder of labelled images?
 
 All settings answer the images side by side, in the order of the file names or times, so that each image is opened once
-in a pass, and the frozen model encodes it once. Twenty labels teach; the other ones judge.
+in a pass, and the frozen model encodes it once. Of images in sub-folders twenty teach and the others judge. Those in a
+file of labels all judge, each by what the others teach.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from lmr.apps.predict.verdict import write_command
 from lmr.apps.truth import read_truth
 from lmr.bench.table import format_table
 from lmr.core.errors import LmrError
-from lmr.core.functional.offset import Estimate, learn_offset
+from lmr.core.functional.offset import Estimate, answer_held_out, learn_offset
 from lmr.core.method import Method
 from lmr.core.progress import show_progress
 from lmr.core.registry import expand_methods, find_addressed
@@ -41,6 +42,7 @@ from lmr.report.statistics import Difference, measure_difference
 NONE = -1  # the label of an image without one
 TAUGHT = 20  # labels that teach; at most half of them
 PSEUDO = 8.0  # images, spread evenly over the classes, that are added to counted labels
+MOST_MORE = 1000  # labels that are worth asking for
 ELSE = "openai/clip-vit-base-patch16"  # the model to try where the embedded one fails
 FROZEN, LABELS = "frozen model", "labels"
 
@@ -72,32 +74,35 @@ class CheckReport:
         return max(better, key=lambda one: one.accuracy, default=None)
 
     @property
-    def works(self) -> bool:
-        """Whether some setting is better than to answer the most frequent class always."""
-        images = self.settings[0].difference.images
-        highest = max(one.accuracy for one in self.settings)
-        return Estimate(round(highest * images), images).interval[0] > self.majority[1]
-
-    @property
     def recommendation(self) -> str:
-        """One sentence, and below it the command to copy."""
-        images, best = self.settings[0].difference.images, self.best
-        if not self.works:
-            name, share = self.majority
-            said = (
-                f"The model does not work on these images: no setting is better than to answer {name!r} always "
-                f"({share:.1%}). Check another model or other class names."
+        """One or two sentences, and below each the command to copy."""
+        name, share = self.majority
+        images, best, always = self.settings[0].difference.images, self.best, f"to answer {name!r} always ({share:.1%})"
+        highest = max(one.accuracy for one in self.settings)
+        low, high = Estimate(round(highest * images), images).interval
+        said = []
+        if high < share:
+            said.append(
+                f"The model does not work on these images: no setting is better than {always}. Check another model or "
+                "other class names."
             )
-            return f"{said}\n  {self.another}" if self.another else said
+            said += [f"  {self.another}"] if self.another else []
         if best is not None:
-            change = best.difference
-            return (
-                f"Best: {best.name}, {100 * change.mean:+.1f} points on {images} images. It was chosen on these "
-                f"images, so expect a little less.\n  {best.command}"
+            said.append(
+                f"Best: {best.name}, {100 * best.difference.mean:+.1f} points on {images} images. It was chosen on "
+                f"these images, so expect a little less.\n  {best.command}"
             )
-        own = next(one for one in self.settings if one.name != FROZEN)
-        own = self.settings[0] if own.difference.high < 0 else own
-        return f"No setting is shown to be better than the frozen model on {images} images.\n  {own.command}"
+        elif high >= share:
+            own = next(one for one in self.settings if one.name != FROZEN)
+            own = self.settings[0] if own.difference.high < 0 else own
+            said.append(f"No setting is shown to be better than the frozen model on {images} images.\n  {own.command}")
+        if low <= share <= high:
+            more = _count_more(highest, images, share)
+            said.append(
+                f"{images} labels are too few to tell whether a setting is better than {always}; label "
+                f"{'many' if more is None else f'about {more}'} more."
+            )
+        return "\n".join(said)
 
     def __str__(self) -> str:
         rows = [["setting", "accuracy", "beside the frozen model, 95 % interval", "changed answers"]]
@@ -107,6 +112,15 @@ class CheckReport:
             more = ["", ""] if one.name == FROZEN else [interval, f"{one.differing:.1%}"]
             rows.append([one.name, f"{one.accuracy:.1%}", *more])
         return "\n".join([self.title, "", format_table(rows), "", self.recommendation])
+
+
+def _count_more(accuracy: float, labels: int, share: float) -> int | None:
+    """Return how many more labels tell such an accuracy from a share; None if more than MOST_MORE."""
+    for more in range(10, MOST_MORE + 1, 10):
+        low, high = Estimate(round(accuracy * (labels + more)), labels + more).interval
+        if not low <= share <= high:
+            return more
+    return None
 
 
 @dataclass
@@ -153,7 +167,8 @@ def check_folder(folder: AnyPath, options: CheckOptions) -> CheckReport:
     classes = [name.replace("_", " ") for name in found.names]
     given = replace(options, labels=",".join(classes) if options.labels is None else options.labels, truth=None)
     labeller = Labeller(replace(options, labels=classes, truth=None, watch="off").resolve())
-    taught = _choose_taught(found)
+    held_out = options.truth is not None  # all labels teach, and each is judged by what the others teach
+    taught = set[int]() if held_out else _choose_taught(found)
     runs = _prepare(labeller, _count_shares(found, taught, classes) if not options.prior else None)
     readable = _answer(labeller, found.paths, runs)
     places = [place for place in readable if found.labels[place] != NONE]
@@ -164,9 +179,13 @@ def check_folder(folder: AnyPath, options: CheckOptions) -> CheckReport:
     picked = [row[place] for place in places]
     truth = np.array([classes[found.labels[place]] for place in places])
     answers = {
-        (name, more): np.array(labels, dtype=object)[picked]
-        for name, more, labels in _list_answers(runs, labeller, [row[k] for k in taught if k in row], found, readable)
+        (name, more): np.array(labels, dtype=object)[picked] for name, more, labels in _list_answers(runs, labeller)
     }
+    teach = torch.tensor([row[k] for k in (places if held_out else taught) if k in row], dtype=torch.long)
+    if len(teach) > held_out:
+        known = torch.tensor([found.labels[readable[k]] for k in teach.tolist()])
+        labels = [classes[k] for k in _answer_labelled(runs[""], teach, known, held_out)]
+        answers[f"{len(teach)} labels", LABELS] = np.array(labels, dtype=object)[picked]
     frozen = next(iter(answers.values()))[judged]
     settings = tuple(
         _judge(name, _write(folder, given, options, more), labels[judged], frozen, truth[judged])
@@ -176,7 +195,8 @@ def check_folder(folder: AnyPath, options: CheckOptions) -> CheckReport:
     unreadable = len(found.paths) - len(readable)
     title = (
         f"{os.fspath(folder)}: {judged.sum()} images judged, {len(kinds)} of {len(classes)} classes, in the order of "
-        f"file {options.order}; {len(taught)} other labels teach; model {labeller.backbone.name}"
+        f"file {options.order}; {f'{len(taught)} other' if taught else 'the other'} labels teach; model "
+        f"{labeller.backbone.name}"
     )
     title += f"; {unreadable} images could not be read" if unreadable else ""
     title += f"; {labeller.said}" if labeller.said else ""
@@ -274,9 +294,7 @@ def _answer(labeller: Labeller, paths: Sequence[Path], runs: dict[str, _Run]) ->
     return readable
 
 
-def _list_answers(
-    runs: dict[str, _Run], labeller: Labeller, taught: Sequence[int], found: Labelled, readable: Sequence[int]
-) -> Iterator[tuple[str, str, list[str | None]]]:
+def _list_answers(runs: dict[str, _Run], labeller: Labeller) -> Iterator[tuple[str, str, list[str | None]]]:
     """Yield the name of each setting, the options of ``lmr predict``, and the label of every readable image."""
     for k, (more, run) in enumerate(runs.items()):
         method = run.method.name
@@ -288,13 +306,21 @@ def _list_answers(
             yield f"{name}, two passes", more, run.labels[-1]
         else:
             yield name, more, run.labels[-1]
-    own = runs[""]
-    if taught and own.logits:
-        logits = torch.cat(own.logits)
-        truth = torch.tensor([found.labels[readable[place]] for place in taught])
-        offset = learn_offset(logits[list(taught)], truth, None if own.biased else logits)
-        labels = (logits + offset.float()).argmax(1).tolist()
-        yield f"{len(taught)} labels", LABELS, [labeller.options.names[label] for label in labels]
+
+
+def _answer_labelled(own: _Run, teach: Tensor, labels: Tensor, held_out: bool) -> list[int]:
+    """Return the classes of all images with what the ``labels`` [n] of the images ``teach`` [n] teach.
+
+    With ``held_out`` each of these has the class that the others give it.
+    """
+    assert own.logits is not None
+    logits = torch.cat(own.logits)
+    answers = None if own.biased else logits
+    found = (logits + learn_offset(logits[teach], labels, answers).float()).argmax(1)
+    if held_out:
+        found[teach] = answer_held_out(logits[teach], labels, answers)
+    classes: list[int] = found.tolist()
+    return classes
 
 
 def _judge(

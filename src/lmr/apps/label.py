@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SIDE = 1280  # pixels of the longer side of a shown image, at most
 FEWEST = 5  # labels from which an estimate is shown
 OTHERS = 200  # images without a label that show the mean answer of the model
+PENDING = 30.0  # seconds to wait at the end for the estimate
 _CHUNK = 8  # images that the model answers at a time
 GOAL = 20
 
@@ -141,6 +142,7 @@ class Estimator:
         self._session, self._load = session, load
         self._logits: dict[int, Tensor | None] = {}  # by image; None where it cannot be read
         self._changed, self._ended = threading.Event(), threading.Event()
+        self._current = threading.Event()  # the text is about the labels as they are
         self.text = "The model is loading."
         self.thread = threading.Thread(target=self._run, name="lmr-estimate", daemon=True)
 
@@ -152,7 +154,12 @@ class Estimator:
 
     def notify(self) -> None:
         """Look at the labels again."""
+        self._current.clear()
         self._changed.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the text is about the labels as they are, at most for some seconds; return whether it is."""
+        return self._current.wait(seconds)
 
     def stop(self) -> None:
         """End the thread."""
@@ -167,19 +174,23 @@ class Estimator:
             others = [place for place in self._session.order if place not in self._session.labels][:OTHERS]
             random.Random(0).shuffle(others)
             while not self._ended.is_set():
+                self._changed.clear()
                 labelled = [place for place in self._session.labels if place not in self._logits]
                 missing = labelled or [place for place in others if place not in self._logits]
                 self._encode(classifier, preprocess, missing[:_CHUNK])
                 if not labelled[_CHUNK:]:
                     self._estimate()
+                    if not self._changed.is_set():
+                        self._current.set()
                 if not missing:
                     self._changed.wait()
-                    self._changed.clear()
         except LmrError as error:
             self.text = f"No estimate: {error}"
         except Exception as error:  # labelling goes on without an estimate
             LOGGER.exception("The accuracy cannot be estimated.")
             self.text = f"No estimate: {error}"
+        finally:
+            self._current.set()
 
     def _encode(self, classifier: ZeroShot, preprocess: Callable[[Any], Tensor], places: Sequence[int]) -> None:
         import torch
@@ -317,7 +328,7 @@ def _render(path: Path) -> bytes:
 
 def label_folder(folder: AnyPath, options: LabelOptions) -> str:
     """Serve the page until Ctrl-C, or ask in the terminal; return a sentence about what was labelled."""
-    options, file = options.resolve(), Path(options.out)
+    given, options, file = options, options.resolve(), Path(options.out)
     busy = f"Another 'lmr label' is writing {str(file)!r}; end it first, or give another --out."
     with hold_lock(file.with_name(f".{file.name}.lock"), busy, failed=f"Cannot write {str(file)!r}"):
         session = LabelSession(folder, options.names, file)
@@ -328,16 +339,28 @@ def label_folder(folder: AnyPath, options: LabelOptions) -> str:
                 label_in_terminal(session, estimator)
             else:
                 _serve(session, estimator, options)
+            if estimator is not None and len(session.labels) >= FEWEST:
+                with contextlib.suppress(KeyboardInterrupt):
+                    estimator.wait(PENDING)
         finally:
             if estimator is not None:
                 estimator.stop()
     count = len(session.labels)
     said = [f"{count} label{'s' * (count != 1)} in {str(session.file)!r}, {count - started:+d} in this run."]
     if estimator is not None and count >= FEWEST:
-        said.append(f"{estimator.text}.")
+        said.append(f"{estimator.text.rstrip('.')}.")
     if count:
-        said.append(f"Next: 'lmr predict' with --truth {session.file}")
+        said.append(f"Next: {_write_next(folder, given)}")
     return " ".join(said)
+
+
+def _write_next(folder: AnyPath, given: LabelOptions) -> str:
+    """Return the command that uses the labels."""
+    from lmr.apps.predict.options import PredictOptions
+    from lmr.apps.predict.verdict import write_command
+
+    same = {name: getattr(given, name) for name in ("labels", "model", "templates", "prompts")}
+    return write_command("predict", [folder], PredictOptions(**same), "--truth", os.fspath(given.out))
 
 
 def _load(options: LabelOptions) -> tuple[ZeroShot, Callable[[Any], Tensor]]:

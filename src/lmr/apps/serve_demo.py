@@ -66,9 +66,7 @@ def serve_demo(
             "eight simulated cameras: the weather of five turns bad, one sees mostly cars, one the same frame, one "
             f"breaks; {how}"
         )
-        for script in SCRIPTS:
-            if script.labelled is not None:
-                report(f"{script.name} gets {LABELS} labels, from its known truth, after request {script.labelled}")
+        report(_describe_labels())
         cameras = DemoCameras(url, token)
         running.append(cameras)
         cameras.start()
@@ -92,7 +90,8 @@ def serve_demo(
 
     with tempfile.TemporaryDirectory(prefix="lmr-serve-demo-") as folder:
         options = MethodOptions(labels=list(read_list(CLASSES)), watch="on").resolve()
-        plan = ServingPlan(options, replace(settings or ServiceSettings(), show_frames=True))
+        note = f"A demonstration with simulated cameras; nobody labels: {_describe_labels()}."
+        plan = ServingPlan(options, replace(settings or ServiceSettings(), show_frames=True, note=note))
         store = f"sqlite:{os.path.join(folder, 'streams.sqlite')}"
         where = replace(where, store=store, log_level=where.log_level or "warning")
         serve_classifier(plan, where, report=report, on_ready=begin, on_stop=end)
@@ -264,6 +263,13 @@ class DemoCameras:
                 request += 1
                 due = max(due + 1 / PER_SECOND, time.monotonic() - 1)
                 self._ended.wait(max(0.0, due - time.monotonic()))
+
+
+def _describe_labels() -> str:
+    """Say which cameras get labels, and from where."""
+    taught = [one for one in SCRIPTS if one.labelled is not None]
+    said = (f"{one.name} gets {LABELS} labels, from its known truth, after request {one.labelled}" for one in taught)
+    return ", ".join(said)
 
 
 def _teach(client: Client, stream: str, truths: Mapping[int, Sequence[str | None]]) -> None:

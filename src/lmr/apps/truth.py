@@ -68,10 +68,10 @@ def read_truth(
     """Return the labels in ``file`` of images at ``paths``, with the class ``names``.
 
     The file has a line of column names, with one for the path and one for the label, or two cells in every line: path
-    and label. Paths are absolute, or relative to the folder of the file, to one of the ``roots``, or to the present
-    folder; a name without a folder may also be that of exactly one image. An empty label means none of the classes.
-    Raises LmrError for unknown names, for two different labels of one image, and unless ``empty`` if no image has a
-    label.
+    and label. Commas, semicolons or tabs separate the cells. Paths are absolute, or relative to the folder of the file,
+    to one of the ``roots``, or to the present folder; a name without a folder may also be that of exactly one image. An
+    empty label means none of the classes. Raises LmrError for unknown names, for two different labels of one image, and
+    unless ``empty`` if no image has a label.
     """
     rows = _read_rows(file)
     if not rows and not empty:
@@ -169,7 +169,7 @@ def _read_rows(file: AnyPath) -> list[TrueLabel]:
         if len(content) > LARGEST:
             raise LmrError(f"Expected a file of labels of at most {LARGEST // 1_000_000} MB, got a larger {name!r}.")
         text = content.decode("utf-8-sig")
-        reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
+        reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, delimiter=_find_delimiter(text))
         lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except OSError as error:
         raise LmrError(f"Cannot read the labels {name!r}: {error.strerror}.") from error
@@ -177,12 +177,9 @@ def _read_rows(file: AnyPath) -> list[TrueLabel]:
         raise LmrError(f"Cannot read the labels {name!r}: {error}; save the file as .csv in UTF-8.") from error
     if not lines:
         return []
-    columns = [cell.strip().lower() for cell in lines[0][1]]
-    at_path = [k for k, column in enumerate(columns) if column in COLUMNS]
-    at_label = [k for k, column in enumerate(columns) if column in LABEL_COLUMNS]
-    if at_path and at_label:
-        path, label, lines = at_path[0], at_label[0], lines[1:]
-    elif len(columns) == 2:
+    if (found := _find_columns(lines[0][1])) is not None:
+        (path, label), lines = found, lines[1:]
+    elif len(lines[0][1]) == 2:
         path, label = 0, 1
     else:
         raise LmrError(
@@ -195,3 +192,21 @@ def _read_rows(file: AnyPath) -> list[TrueLabel]:
             raise LmrError(f"Expected a path and a label in line {line} of {name!r}, got {','.join(row)[:80]!r}.")
         rows.append(TrueLabel(line, row[path].strip(), row[label].strip() or None))
     return rows
+
+
+def _find_delimiter(text: str) -> str:
+    """Return what separates the cells: a comma, or the semicolon or tab of a spreadsheet, by the first line."""
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    for one in ",;\t":
+        cells = next(csv.reader([first], delimiter=one), [])
+        if len(cells) == 2 or _find_columns(cells) is not None:
+            return one
+    return ","
+
+
+def _find_columns(cells: Sequence[str]) -> tuple[int, int] | None:
+    """Return the places of the path and the label in a line of column names; None if it is none."""
+    columns = [cell.strip().lower() for cell in cells]
+    path = next((k for k, column in enumerate(columns) if column in COLUMNS), None)
+    label = next((k for k, column in enumerate(columns) if column in LABEL_COLUMNS), None)
+    return None if path is None or label is None else (path, label)

@@ -12,8 +12,9 @@ Find out on labelled images which setting of 'lmr predict' is the best. Give a f
 any folder with --truth, a file of labels as 'lmr label' writes it; 100 labels are enough to see a large difference. The
 frozen model and several settings answer the images in the order of the file names: the method in one pass and in two,
 with equal class shares, with the shares of 20 of the labels, and corrected by these 20 labels; and the published
-method. The other labels judge. The command prints all accuracies, the differences from the frozen model with their 95 %
-intervals over the images, and one command to copy. It writes no file."""
+method. The other labels judge. With --truth all labels judge, and each image is corrected by the labels of the others.
+The command prints all accuracies, the differences from the frozen model with their 95 % intervals over the images, and
+one command to copy. It writes no file."""
 
 EXAMPLES = """\
 examples:

@@ -112,10 +112,11 @@ class Labelled(Wrapper):
         with self.session():
             images, batch = self.check(images, streams)
             with self.transaction(batch.active):
+                biased = self._find_biased(batch)
                 answer = self.method.step(images, batch)
                 logits = self.adjust(answer, self._take(batch), batch)
                 with torch.no_grad():
-                    self._note(images, answer.logits, batch)
+                    self._note(images, answer.logits, batch, biased)
                 return dataclasses.replace(answer, logits=logits)
 
     def learn_labels(
@@ -191,11 +192,12 @@ class Labelled(Wrapper):
     def estimate(self, stream: int = 0) -> Estimate | None:
         """Estimate the accuracy of a stream in its present domain from its labels; None without any."""
         with self.session(), torch.no_grad():
-            own = self._read(int(self.find_rows(stream)[0]))
+            stream = int(self.find_rows(stream)[0])
+            own = self._read(stream)
             used = own["used"].bool() & _find_known(own)  # a class may be gone since
             if not bool(used.any()):
                 return None
-            known, answers = _find_known(own), self._find_answers(own)
+            known, answers = _find_known(own), self._find_answers(stream, own)
             elsewhere = own["truth"][known & ~used].sum(0)
             return estimate_accuracy(own["logits"][used].float(), own["truth"][used].argmax(1), answers, elsewhere)
 
@@ -222,8 +224,11 @@ class Labelled(Wrapper):
         """Return the images themselves: the first of given views."""
         return images[:, 0] if unwrap(self).takes_views and self.classifier.holds_views(images) else images
 
-    def _note(self, images: Tensor, logits: Tensor, batch: Streams) -> None:
-        """Keep what a label of these images would need, and see which labels are of the present domain."""
+    def _note(self, images: Tensor, logits: Tensor, batch: Streams, biased: set[int]) -> None:
+        """Keep what a label of these images would need, and fit again where other labels or another d0 count now.
+
+        ``biased`` are the streams with labels that had a bias of the method before its step.
+        """
         rank, sizes = batch.rank(), batch.sizes
         seen = self.own["seen"][batch.active]
         last = rank >= batch.spread(sizes) - RECENT  # of a larger batch only the last images
@@ -234,10 +239,11 @@ class Labelled(Wrapper):
         new["recent_signs"][index, place] = describe_pixels(self._choose_first(images)).float()[last]
         self.put(new | {"seen": seen + sizes}, batch.active)
         if taught := self._list_taught():
+            flipped = biased ^ self._find_biased(batch)
             for stream in batch.active.tolist():
                 if stream in taught:
                     own = self._read(stream)
-                    if not torch.equal(_find_used(own), own["used"].bool()):
+                    if stream in flipped or not torch.equal(_find_used(own), own["used"].bool()):
                         self._refit(stream, own)
 
     def _learn_row(self, stream: int, truth: Tensor, new: State) -> Tensor:
@@ -262,15 +268,24 @@ class Labelled(Wrapper):
     def _refit(self, stream: int, own: State) -> None:
         """Fit the offset of a stream to its labels, and commit both."""
         used, known = _find_used(own), _find_known(own)
-        elsewhere, answers = own["truth"][known & ~used].sum(0), self._find_answers(own)
+        elsewhere, answers = own["truth"][known & ~used].sum(0), self._find_answers(stream, own)
         logits, labels = own["logits"][used].float(), own["truth"][used].argmax(1)
         own["used"] = used.to(torch.uint8)
         own["offset"] = learn_offset(logits, labels, answers, elsewhere).to(own["offset"].dtype)
         self.put({key: value.unsqueeze(0) for key, value in own.items()}, self.find_rows(stream))
 
-    def _find_answers(self, own: State) -> Tensor | None:
-        """Return logits of images of the present domain; None for a method that corrects its own bias."""
-        if unwrap(self).logit_offset() is not None:
+    def _find_biased(self, batch: Streams) -> set[int]:
+        """Return the streams of a batch that have labels, and whose bias the method corrects now."""
+        taught = self._list_taught()
+        return {stream for stream in taught.intersection(batch.active.tolist()) if self._is_biased(stream)}
+
+    def _is_biased(self, stream: int) -> bool:
+        offset = unwrap(self).logit_offset()
+        return offset is not None and bool(offset[stream].any())
+
+    def _find_answers(self, stream: int, own: State) -> Tensor | None:
+        """Return logits of images of the present domain; None while the method corrects the bias of the stream."""
+        if self._is_biased(stream):
             return None
         seen = int(own["seen"])
         last = [number % RECENT for number in range(max(0, seen - RECENT), seen)]

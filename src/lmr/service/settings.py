@@ -44,6 +44,7 @@ class ServiceSettings:
     timeout_ms: float = 30_000.0  # a request that waited longer is refused; its X-Timeout-Ms may be shorter
     drain_s: float = 30.0  # to finish the queue after SIGTERM or Ctrl-C
     keys_per_stream: int = 64  # answers that are kept for retries
+    note: str = ""  # what the page says at its head
 
     def __post_init__(self) -> None:
         hints = find_hints(type(self))

@@ -17,7 +17,7 @@ from lmr.apps.predict import taught
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary
 from lmr.cli import main
-from lmr.core.functional.offset import learn_offset
+from lmr.core.functional.offset import Estimate, learn_offset
 from offset_reference import choose_start, fit_by_scipy
 from predict_runs import LABELS, TEXT, Crash, crash_at, draw_arrays, draw_pictures, read_lines
 
@@ -119,6 +119,34 @@ def test_standard_output_and_csv(
     assert main([*words, "--out", str(tmp_path / "out.csv")]) == 0
     assert len((tmp_path / "out.csv").read_text().splitlines()) == COUNT + 1
     assert main([*words, "--out", str(tmp_path / "out.csv")]) == 2  # it exists
+
+
+def test_a_finished_run_is_not_resumed(pictures: Path, truth: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    predict_images(pictures, LABELS, method="zeroshot", truth=truth, out=out)
+    before = out.read_bytes()
+    with pytest.raises(lmr.LmrError, match="the run has finished"):
+        predict_images(pictures, LABELS, method="zeroshot", truth=truth, out=out, resume=True)
+    assert out.read_bytes() == before
+
+
+def test_the_estimate_knows_the_threshold_of_unknown_images(pictures: Path, tmp_path: Path) -> None:
+    """An image of a class that gets no label is answered wrongly, with the frozen model too."""
+    truth = tmp_path / "truth.csv"
+    z = answer_frozen()
+    truth.write_text("".join(f"img{place}.png,{LABELS[z[place].argmax()]}\n" for place in range(COUNT)))
+    out = tmp_path / "out.jsonl"
+    said = str(predict_images(pictures, LABELS, method="zeroshot", truth=truth, out=out, unknown=1.0).taught)
+    assert [line["label"] for line in read_lines(out)] == [None] * COUNT
+    assert "frozen 0 % " in said
+    assert "with your labels 0 % " in said
+    threshold = float(np.median([line["known"] for line in read_lines(out)]))
+    summary = predict_images(
+        pictures, LABELS, method="zeroshot", truth=truth, out=out, unknown=threshold, overwrite=True
+    )
+    labelled = sum(line["label"] is not None for line in read_lines(out))
+    assert 0 < labelled < COUNT
+    assert f"frozen {Estimate(labelled, COUNT)}" in str(summary.taught)
 
 
 @pytest.mark.parametrize("places", [[4], [1, 2, 3], list(range(COUNT))])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -213,6 +214,15 @@ def test_labels_are_told(service: ScriptedService, client: lmr.Client) -> None:
     assert service.seen[0].path == "/v1/streams/a/labels"
     assert service.seen[0].body == b'{"seq":3,"labels":["dog",null],"teach":true}'
     assert service.seen[1].body == b'{"seq":3,"labels":["dog"],"teach":false}'
+
+
+def test_labels_of_several_streams_are_told(service: ScriptedService, client: lmr.Client) -> None:
+    service.reply = {"streams": [STATUS], "refused": [{"stream": "b", "seq": 1, "message": "No."}]}
+    found = client.labels_of_streams([("a", 3, 0, "dog"), ("b", 1, 2, "cat")])
+    assert [one["stream"] for one in (*found["streams"], *found["refused"])] == ["a", "b"]
+    (seen,) = service.seen
+    assert (seen.method, seen.path) == ("PUT", "/v1/labels")
+    assert json.loads(seen.body)["labels"][1] == {"stream": "b", "seq": 1, "image": 2, "label": "cat"}
 
 
 def test_streams_are_listed_page_by_page(

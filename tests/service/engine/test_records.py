@@ -98,6 +98,7 @@ def test_a_record_shows_an_image_that_was_compared_and_counts_changed_answers() 
     record = note_answers(StreamRecord("cam"), [same, other, plain, unreadable])
     assert (record.label, record.probability, record.frozen_label) == ("dog", 0.8, "cat")
     assert record.differs.value == pytest.approx(0.5, abs=0.01)
+    assert record.describe(resident=True, waiting=0).sureness == pytest.approx(0.8, abs=0.01)  # of all three
     record = note_answers(record, [plain])
     assert (record.label, record.frozen_label) == ("ship", None)
     assert note_answers(record, [unreadable]) == record

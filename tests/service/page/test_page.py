@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -513,6 +514,26 @@ def test_wall_names_the_camera_that_needs_labels(browser: Any) -> None:
             assert tab.errors == []
 
 
+def test_wall_names_the_least_sure_camera_without_labels(browser: Any) -> None:
+    """One that is bad from its first image on under a method that has changed nothing; labelled ones are known."""
+    known: dict[str, Any] = {"estimated_accuracy": 0.71, "estimated_interval": (0.58, 0.82), "taught": 24}
+    with serve_scripted(ServiceSettings(note="Nobody labels here.")) as made:
+        fill(made, 1)
+        found = [
+            make_status("gate", estimated_labels=24, changed=0.0, sureness=0.2, **known),
+            make_status("roof", changed=0.0, sureness=0.9, adapting="quiet"),
+            make_status("yard", changed=0.0, sureness=0.34, adapting="quiet"),
+        ]
+        made.engine.statuses = {one.stream: replace(one, change=place + 1) for place, one in enumerate(found)}
+        made.engine.overview = replace(made.engine.overview, streams=3, resident=3, change=3)
+        with open_tab(browser, made.server.url) as tab:
+            tab.wait_text("#summary", "Label 10 frames of yard")
+            tab.wait_text("#summary", "its answers are the least sure, 34 % in the mean")
+            tab.wait_text(".card[data-stream=yard] .todo", "Nothing.")
+            tab.wait_text("#note:visible", "Nobody labels here.")
+            assert tab.errors == []
+
+
 def test_frames_are_labelled_by_keys_and_teach_their_camera(browser: Any) -> None:
     names = ["airplane", "automobile", "bird", "cat"]
     images = np.random.default_rng(0).integers(0, 255, (6, 4, 4, 3), np.uint8).repeat(8, 1).repeat(8, 2)
@@ -534,10 +555,16 @@ def test_frames_are_labelled_by_keys_and_teach_their_camera(browser: Any) -> Non
             tab.page.locator("#classes button").nth(1).click()
             tab.wait_text("#progress", "yard: 2 of 20 labels")
             tab.page.keyboard.press("ArrowRight")  # skips one
+            tab.wait_script("document.querySelector('#path').textContent.includes('yard')")
+            strange = tab.page.locator("#path").inner_text()
             tab.page.keyboard.press("-")  # another is none of the classes
             tab.wait_script("document.querySelector('#path').textContent.includes('yard')")
             for _ in range(4):
                 tab.page.keyboard.press("ArrowLeft")
+            tab.wait_text("#path", first)
+            tab.page.keyboard.press("-")
+            tab.wait_text("#toast", "It keeps its label, automobile")
+            tab.page.keyboard.press("ArrowLeft")
             tab.wait_text("#path", first)
             tab.page.keyboard.press("3")
             tab.wait_script("!document.querySelector('#path').textContent.includes('" + first + "')")
@@ -547,6 +574,15 @@ def test_frames_are_labelled_by_keys_and_teach_their_camera(browser: Any) -> Non
             left = {one.image for one in client.label_queue("yard", 32)}
             assert len(left) == 4
             assert int(place) - 1 not in left
+            tab.page.select_option("#label-stream", "yard")  # all that have no label come again, but the strange one
+            shown = set[str]()
+            for _ in range(3):
+                seen = json.dumps([*shown, ""])
+                tab.wait_script(f"!{seen}.includes(document.querySelector('#path').textContent)")
+                shown.add(tab.page.locator("#path").inner_text())
+                tab.page.keyboard.press("ArrowRight")
+            tab.wait_text("#done", "No frame waits for a label now.")
+            assert strange not in shown
             tab.page.select_option("#label-stream", "")  # all: the camera with the fewest labels comes first
             tab.wait_text("#path", "door, image")
             tab.page.keyboard.press("1")

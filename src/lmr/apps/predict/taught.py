@@ -29,7 +29,7 @@ from lmr.apps.predict.run import check_path, predict_images
 from lmr.apps.truth import Truth, read_truth
 from lmr.core.answer import UNKNOWN, Answer, make_answers, rank
 from lmr.core.errors import LmrError
-from lmr.core.functional.offset import ANSWERS, Estimate, estimate_accuracy, learn_offset
+from lmr.core.functional.offset import ANSWERS, Estimate, answer_held_out, learn_offset
 from lmr.images.sources import list_sources
 
 FEWEST = 5  # labels from which an accuracy is estimated
@@ -68,7 +68,10 @@ def predict_taught(sources: AnyPath | Sequence[AnyPath], options: PredictOptions
     output = ResultFile(out, resolved.top)
     name = out.with_name(out.name + _FIRST)
     if not output.is_empty and not options.overwrite and not name.exists():
-        raise LmrError(f"{str(out)!r} exists; replace it with --overwrite, or give another --out.")
+        why = "exists"
+        if options.resume:
+            why = f"cannot be resumed, because there is no {str(name)!r}: the run has finished"
+        raise LmrError(f"{str(out)!r} {why}; replace it with --overwrite, or give another --out.")
     ended = name.exists() and not Path(f"{name}.state").exists()
     if options.resume and ended:  # the first pass was finished, the second was not
         summary = _read_summary(name, out)
@@ -133,6 +136,7 @@ def _learn(name: Path, names: Sequence[str], labels: Mapping[str, int], biased: 
     others: list[NDArray[np.float32]] = []
     true: list[int] = []
     frozen: list[bool] = []
+    known: list[bool] = []  # whether it gets a label at all
     number = 0
     for record in _read_lines(name):
         if "error" in record:
@@ -141,8 +145,9 @@ def _learn(name: Path, names: Sequence[str], labels: Mapping[str, int], biased: 
         if label is not None:
             logits.append(unpack_logits(record["logits"]))
             true.append(label)
+            known.append(record["label"] is not None)
             if record["plain"] is not None:
-                frozen.append(record["plain"] == names[label])
+                frozen.append(known[-1] and record["plain"] == names[label])
         if number % every == 0:
             others.append(unpack_logits(record["logits"]))
         number += 1
@@ -150,11 +155,14 @@ def _learn(name: Path, names: Sequence[str], labels: Mapping[str, int], biased: 
         raise LmrError("None of the labelled images could be answered; label others.")
     z, y = torch.from_numpy(np.stack(logits)), torch.tensor(true)
     answers = None if biased else torch.from_numpy(np.stack(others))
-    enough = len(true) >= FEWEST
+    offset = learn_offset(z, y, answers).float()
+    if len(true) < FEWEST:
+        return Lesson(offset, None, None)
+    right = (answer_held_out(z, y, answers) == y) & torch.tensor(known)
     return Lesson(
-        learn_offset(z, y, answers).float(),
-        Estimate(sum(frozen), len(frozen)) if enough and len(frozen) == len(true) else None,
-        estimate_accuracy(z, y, answers) if enough else None,
+        offset,
+        Estimate(sum(frozen), len(frozen)) if len(frozen) == len(true) else None,
+        Estimate(int(right.sum()), len(true)),
     )
 
 

@@ -110,14 +110,23 @@ def estimate_accuracy(
     Where there are many classes and labels, the labels are left out in five folds. Labels to which no offset is fitted
     because there are so many are judged by the offset of the others.
     """
+    found = answer_held_out(logits, labels, answers, elsewhere)
+    return Estimate(int((found == labels.cpu()).sum()), len(logits))
+
+
+def answer_held_out(
+    logits: Tensor, labels: Tensor, answers: Tensor | None = None, elsewhere: Tensor | None = None
+) -> Tensor:
+    """Return the classes [n] that labelled images get from offsets which were learnt without them.
+
+    The arguments are those of ``estimate_accuracy``.
+    """
     logits, labels, chosen = logits.double().cpu(), labels.cpu(), _spread(*logits.shape)
-    others = torch.ones(len(logits), dtype=torch.bool)
-    others[chosen] = False
-    right = _judge_folds(logits[chosen], labels[chosen], answers, elsewhere)
-    if bool(others.any()):
-        offset = learn_offset(logits, labels, answers, elsewhere)
-        right += int(((logits[others] + offset).argmax(1) == labels[others]).sum())
-    return Estimate(right, len(logits))
+    found = torch.empty_like(labels)
+    if len(chosen) < len(labels):
+        found = (logits + learn_offset(logits, labels, answers, elsewhere)).argmax(1)
+    found[chosen] = _answer_folds(logits[chosen], labels[chosen], answers, elsewhere)
+    return found
 
 
 def _spread(labels: int, classes: int) -> Tensor:
@@ -125,15 +134,15 @@ def _spread(labels: int, classes: int) -> Tensor:
     return torch.linspace(0, labels - 1, min(labels, MOST_FITTED // classes), dtype=torch.float64).round().long()
 
 
-def _judge_folds(logits: Tensor, labels: Tensor, answers: Tensor | None, elsewhere: Tensor | None) -> int:
-    """Return how many labels are answered right by offsets that were learnt without them."""
+def _answer_folds(logits: Tensor, labels: Tensor, answers: Tensor | None, elsewhere: Tensor | None) -> Tensor:
+    """Return the classes [n] of labelled images, each by the offset that was learnt without its fold."""
     count, classes = logits.shape
     rows = count + (0 if answers is None else min(len(answers), ANSWERS))
     folds = count if count * rows * classes <= _LARGEST else _FOLDS
     fold = torch.arange(count) % folds
     weights = (fold.unsqueeze(0) != torch.arange(folds).unsqueeze(1)).double()
     offsets = _learn(logits, labels, weights, answers, elsewhere)
-    return int(((logits + offsets[fold]).argmax(1) == labels).sum())
+    return (logits + offsets[fold]).argmax(1)
 
 
 def _learn(logits: Tensor, labels: Tensor, weights: Tensor, answers: Tensor | None, elsewhere: Tensor | None) -> Tensor:

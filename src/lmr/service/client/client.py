@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -121,6 +121,17 @@ class Client:
         """
         body = {"seq": seq, "labels": list(labels), "teach": teach}
         return self._connection.parse(self._send("POST", stream, "/labels", json=body), StreamStatus)
+
+    def labels_of_streams(self, labels: Iterable[tuple[str, int, int, str]]) -> dict[str, Any]:
+        """Teach several streams: tuples of a stream, the seq of an answer, the number of its image, and the label.
+
+        Returns the status of every stream that has learnt, "streams", and "refused": stream, seq and message of the
+        requests whose labels changed nothing.
+        """
+        keys = ("stream", "seq", "image", "label")
+        body = {"labels": [dict(zip(keys, one, strict=True)) for one in labels]}
+        response = self._connection.send("PUT", "/v1/labels", json=body)
+        return self._connection.parse(response, dict[str, Any])
 
     def label_queue(self, stream: str, n: int = 10) -> list[QueuedImage]:
         """Return up to ``n`` random images of the stream to label, with small copies if the service keeps frames.

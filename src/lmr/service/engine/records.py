@@ -15,7 +15,7 @@ from lmr.service.store.stored_types import StoredRecord
 ESTIMATE = ("estimated_accuracy", "estimated_interval", "estimated_labels")  # fields of a stream with labels
 MEMORY = 256  # labelled images over which the running accuracy is averaged
 SURE = 20  # labelled images from which a running accuracy may be the best one
-RECENT = 64  # compared images over which the share of changed answers is averaged
+RECENT = 64  # images over which the share of changed answers and the probability are averaged
 DELETED = "deleted"  # the health of a deleted stream in the list of changes
 DAMAGED = "damaged"  # the health of a stream whose stored record cannot be read
 
@@ -28,7 +28,7 @@ class RunningShare:
     hits: float = 0.0
     count: int = 0  # images so far
 
-    def add(self, hit: bool, memory: int = MEMORY) -> RunningShare:
+    def add(self, hit: float, memory: int = MEMORY) -> RunningShare:
         """Return the share with one more image."""
         keep = 1 - 1 / memory
         return RunningShare(keep * self.weight + 1, keep * self.hits + hit, self.count + 1)
@@ -64,6 +64,7 @@ class StreamRecord(JsonText):
     change: int = 0
     adapting: str | None = None  # the phase of the method, for one that does not always adapt
     differs: RunningShare = field(default_factory=RunningShare)  # answers that differ from the frozen model's
+    sure: RunningShare = field(default_factory=RunningShare)  # the probabilities of answers
     label: str | None = None  # of an image of the last request: the last that was compared, or the last one
     probability: float | None = None
     frozen_label: str | None = None  # of the same image; None if it was not compared
@@ -98,7 +99,11 @@ class StreamRecord(JsonText):
     def describe(self, resident: bool, waiting: int) -> StreamStatus:
         """Return the status of the stream."""
         same: dict[str, Any] = {name: getattr(self, name) for name in _OF_STATUS} | self.measure_shares()
-        same |= {"camera": str(self.picture.state), "camera_since": self.picture.since or None}
+        same |= {
+            "camera": str(self.picture.state),
+            "camera_since": self.picture.since or None,
+            "sureness": self.sure.value,
+        }
         return StreamStatus(**same, resident=resident, waiting=waiting)
 
     def measure_shares(self) -> dict[str, float | None]:
@@ -129,7 +134,7 @@ def describe_estimate(found: StreamStatus | StreamRecord) -> dict[str, Any]:
 
 def describe_labels(record: StreamStatus | StreamRecord) -> str:
     """Return the message of an event about the labels of a stream."""
-    text = f"The stream has learnt {record.taught} label{'' if record.taught == 1 else 's'} of a person"
+    text = f"The stream has learnt {record.taught} label{'' if record.taught == 1 else 's'}"
     if record.estimated_interval is None:
         return f"{text}; none is of images like the present ones."
     shares = [f"{100 * share:.0f}" for share in (record.estimated_accuracy or 0.0, *record.estimated_interval)]
@@ -161,10 +166,14 @@ def note_answers(record: StreamRecord, answers: Sequence[Answer]) -> StreamRecor
     for one in compared:
         if one.label is not None:
             differs = differs.add(one.label != one.frozen, RECENT)
+    sure = record.sure
+    for one in given:
+        if one.label is not None and one.probability is not None:
+            sure = sure.add(one.probability, RECENT)
     if not given:
         return record
     shown = (compared or given)[-1]
-    record = replace(record, differs=differs, label=shown.label, frozen_label=shown.frozen)
+    record = replace(record, differs=differs, sure=sure, label=shown.label, frozen_label=shown.frozen)
     return replace(record, probability=shown.probability, known=shown.known)
 
 

@@ -35,6 +35,7 @@ class StreamStatus:
     change: int
     adapting: str | None = None  # quiet, looking or adapting; None for a method that always adapts
     compared_labelled: int = 0  # labelled images that compared_accuracy and frozen_accuracy are averages of
+    sureness: float | None = None  # mean probability of the last answers
     changed: float | None = None  # share of the last compared images whose label is not the frozen model's
     label: str | None = None  # of an image of the last request: the last compared, or the last; None: of no class
     probability: float | None = None

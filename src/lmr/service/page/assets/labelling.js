@@ -16,6 +16,7 @@ export function makeLabelling({ notify, onToken, statuses, listClasses, isOpen }
   const queue = []; // { stream, seq, image, images, b64 }
   const past = []; // that were labelled or skipped here, the last one last
   const known = new Set(); // of all frames that came
+  const strange = new Set(); // of frames of none of the classes: they are not shown again
   let current = null;
   let camera = ""; // the only one that is asked, if any
   let frames = null; // whether the service keeps frames, once that is known
@@ -33,6 +34,8 @@ export function makeLabelling({ notify, onToken, statuses, listClasses, isOpen }
     return found.sort((one, other) => rank(one) - rank(other) || other.updated - one.updated);
   }
 
+  const nameFrame = ({ stream, seq, image }) => `${stream} ${seq} ${image}`;
+
   async function refill() {
     clearTimeout(timer);
     if (loading || !isOpen() || !frames || queue.length) return;
@@ -43,8 +46,8 @@ export function makeLabelling({ notify, onToken, statuses, listClasses, isOpen }
         const { images } = await askJson(`${streamPath(stream)}/label-queue?n=${ASKED}`);
         if (now !== opened) break;
         for (const one of images) {
-          const name = `${stream} ${one.seq} ${one.image}`;
-          if (one.b64 && !known.has(name)) queue.push({ ...one, stream });
+          const name = nameFrame({ ...one, stream });
+          if (one.b64 && !known.has(name) && !strange.has(name)) queue.push({ ...one, stream });
           known.add(name);
         }
       }
@@ -85,11 +88,14 @@ export function makeLabelling({ notify, onToken, statuses, listClasses, isOpen }
         const headers = { "Content-Type": "application/json" };
         const status = await askJson(`${streamPath(done.stream)}/labels`, { method: "POST", headers, body: JSON.stringify({ seq: done.seq, labels }) });
         statuses.set(done.stream, status);
+        done.label = name;
       } catch (error) {
         report(error);
       }
       busy = false;
     }
+    if (name === null) strange.add(nameFrame(done));
+    if (!name && done.label) notify(`It keeps its label, ${done.label}: a label can be replaced, not removed.`);
     past.push(done);
     tell(done.stream);
     await next();

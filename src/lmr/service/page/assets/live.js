@@ -81,6 +81,8 @@ async function readModel() {
     model = await askJson("/v1/model");
     find("model").textContent = `${model.model}, ${model.classes.length} classes, ${model.spec}`;
     find("model").title = model.spec;
+    find("note").textContent = model.settings.note;
+    find("note").hidden = !model.settings.note;
     detail.showsFrames = wall.showsFrames = labelling.showsFrames = model.settings.show_frames;
   } catch (error) {
     if (error instanceof NeedsToken) askToken();

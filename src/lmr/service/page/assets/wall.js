@@ -3,7 +3,7 @@
 import { makeSparkline } from "./charts.js";
 import { drawFrame, find, formatShare, isNumber, make, nameLabel, plural, setDot } from "./dom.js";
 import { askJson, streamPath } from "./feed.js";
-import { explain, judge, sayAge, sayEstimate } from "./words.js";
+import { explain, findLeastSure, judge, sayAge, sayEstimate, WANTED } from "./words.js";
 
 const PAGE = 24; // cards at a time
 const POINTS = 60; // of a trend
@@ -129,10 +129,12 @@ export function makeWall() {
     const rank = (status) => said.get(status.stream).rank;
     const worst = all.reduce((found, status) => (found && rank(found) <= rank(status) ? found : status), null);
     const asks = all.filter((status) => said.get(status.stream).wants);
+    const unsure = findLeastSure(all.filter((status) => said.get(status.stream).rank >= 8));
     const wanting = asks.reduce((found, status) => (found && (found.outdated || !status.outdated) ? found : status), null);
     answers[3].value.parentElement.classList.toggle("attention", urgent > 0);
     if (urgent) tell(3, make("a", { href: `#${worst.stream}`, text: `Look at ${worst.stream}` }), `${urgent > 1 ? `${urgent} cameras need you. ` : ""}${said.get(worst.stream).words}. ${said.get(worst.stream).todo}`);
     else if (wanting) tell(3, make("a", { href: `#/label/${wanting.stream}`, text: `Label ${plural(said.get(wanting.stream).wants.count, "frame")} of ${wanting.stream}` }), `${said.get(wanting.stream).wants.why}; no camera is in trouble`);
+    else if (unsure) tell(3, make("a", { href: `#/label/${unsure.stream}`, text: `Label ${plural(WANTED, "frame")} of ${unsure.stream}` }), `its answers are the least sure, ${formatShare(unsure.sureness, 2)} in the mean, and have no labels; no camera is in trouble`);
     else tell(3, all.length ? "Nothing" : "Send an image", all.length ? "no camera needs you" : "a stream begins with its first image");
   }
 

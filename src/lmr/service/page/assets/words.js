@@ -2,7 +2,7 @@
 
 import { find, formatAgo, formatShare, isNumber, make, plural } from "./dom.js";
 
-const WANTED = 10; // labels that a camera is asked for
+export const WANTED = 10; // labels that a camera is asked for
 const MANY = 2; // standard errors, from which a gain is not chance
 
 export const TERMS = {
@@ -113,6 +113,10 @@ function wantLabels(status, help) {
   if (status.estimated_labels) return status.estimated_labels < WANTED ? { count: WANTED - status.estimated_labels, why: "a few labels say little" } : null;
   return help === "unknown" && (status.changed ?? 0) >= 0.05 ? { count: WANTED, why: "nobody knows whether adapting helps" } : null;
 }
+
+// The camera without labels whose answers are the least sure, or undefined: its answers may be wrong since its first image.
+export const findLeastSure = (statuses) =>
+  statuses.filter((status) => !status.taught && !status.labelled && isNumber(status.sureness)).sort((one, other) => one.sureness - other.sureness)[0];
 
 // Whether the share of right answers fell to less than half of the best.
 const hasFallen = ({ accuracy, best_accuracy: best }) => isNumber(accuracy) && isNumber(best) && accuracy < best / 2;
