@@ -100,3 +100,15 @@ def test_written_labels_are_read_again(images: list[Path], tmp_path: Path) -> No
     truth = read_truth(file, images, NAMES)
     assert truth.classes == {0: 0, 1: 2}
     assert len(truth.missing) == 1
+
+
+def test_sub_folders_are_labels(tmp_path: Path) -> None:
+    for name in ("cat", "pickup_truck"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").touch()
+    paths = [tmp_path / "pickup_truck" / "a.png", tmp_path / "cat" / "a.png", tmp_path / "b.png"]
+    truth = read_truth(tmp_path, paths, ["cat", "dog", "pickup truck"])
+    assert truth.classes == {0: 2, 1: 0}
+    with pytest.raises(LmrError, match=r"sub-folders of .*: there is no class 'pickup_truck'") as caught:
+        read_truth(tmp_path, paths, ["cat", "dog"])
+    assert "Line" not in str(caught.value)

@@ -25,8 +25,8 @@ class PredictOptions(MethodOptions):
     and --truth have one"""
     every: int = 1  # label every N-th frame of a video
     truth: AnyPath | None = None
-    """true labels of some of the images, as 'lmr label' writes them: lines of path,label; they correct all answers, and
-    show how accurate these are"""
+    """true labels of some of the images, as 'lmr label' writes them: lines of path,label; or a folder with one
+    sub-folder per class; they correct all answers, and show how accurate these are"""
     column: str | None = None
     """the column of a list that has the paths (default: path, file_name, filename, file, image or image_path)"""
     out: AnyPath | None = None
@@ -90,6 +90,11 @@ class PredictOptions(MethodOptions):
 class CheckOptions(PredictOptions):
     """The options of ``lmr check``; of the others, those about classes, model, method and batches count."""
 
+    truth: AnyPath | None = None
+    """true labels of some of the images of any folder, as 'lmr label' writes them: lines of path,label (default: the
+    names of the sub-folders); all of them judge, and each image is corrected by the others"""
+    passes: int = 2
+    """also try a second pass of the method, as 'lmr predict' does it over image files; 1 tries none"""
     order: Literal["names", "times"] = "names"
     """answer the images in the order of their file names, whatever their folders, or of the times when the files were
     last changed"""
