@@ -1,7 +1,7 @@
-"""Count the bad images until ``steady`` adapts, and how often it adapts to quiet streams.
+"""Count the bad images until ``steady`` adapts, how often it adapts to quiet streams, and what a second pass gains.
 
-It runs with the bias alone: whether a stream has drifted depends on the answers of the frozen model only. The frozen
-model encodes each image once.
+The counts run with the bias alone: whether a stream has drifted depends on the answers of the frozen model only, which
+encodes each image once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from lmr.models.backbone import Backbone
 DESCRIPTION = """\
 Count the bad images that pass until the default method adapts, after some hundred clean ones: the median over streams,
 the number that nine in ten need, and how many adapt within 64. With --quiet, count instead how often it adapts to
-clean streams in which nothing turns bad."""
+clean streams in which nothing turns bad; with --passes, print the accuracy of the frozen model and of two passes."""
 
 EXAMPLES = """\
 examples:
   python -m lab.wake --root DATA
+  python -m lab.wake --passes --data photo-c --images 96 --bad 96 --order skew
   python -m lab.wake --quiet shuffle bursts classes dirichlet shift skew --images 10000 --root DATA"""
 
 CONFIRM = "zoom_blur", "snow", "defocus_blur", "frost", "jpeg_compression", "impulse_noise", "brightness"
@@ -69,6 +70,20 @@ def follow(backbone: Backbone, classifier: ZeroShot, streams: Sequence[Stream]) 
     return phases
 
 
+def measure_passes(backbone: Backbone, classifier: ZeroShot, stream: Stream) -> list[float]:
+    """Return the share of right answers of the frozen model and of both passes of ``steady`` over a stream."""
+    batches = [stream.read(np.arange(first, min(first + 64, stream.count))) for first in range(0, stream.count, 64)]
+    images = [backbone.preprocess(list(batch.images)) for batch in batches]
+    labels = torch.cat([torch.as_tensor(batch.labels) for batch in batches])
+    method = create("steady", classifier, preset="auto")
+    with torch.no_grad():
+        answers = [torch.cat([classifier(own).argmax(1) for own in images])]
+    for _ in range(2):
+        answers.append(torch.cat([method.step(own).labels for own in images]))
+        method.rewind()
+    return [(own == labels).double().mean().item() for own in answers]
+
+
 def count_wakes(phases: Sequence[str]) -> list[int]:
     """Return after how many images a stream began to adapt, each time that it did."""
     pairs = zip(["quiet", *phases], phases, strict=False)
@@ -85,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rule was made)")  # fmt: skip
     add("--severity", type=int, default=5, metavar="N", help="of the corruptions (default: %(default)s)")
     add("--quiet", nargs="+", default=[], metavar="ORDER", help="orders of clean streams (default: none)")
+    add("--passes", action="store_true", help="print the accuracy of each pass of 'lmr predict'")
+    add("--order", default="shuffle", metavar="ORDER", help="of --passes (default: %(default)s)")
     add("--images", type=int, default=300, metavar="N", help="clean images (default: %(default)s)")
     add("--bad", type=int, default=200, metavar="N", help="bad images after them (default: %(default)s)")
     add(
@@ -104,6 +121,15 @@ def run(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     backbone, dataset = load_backbone(options.model, "float32", "cpu"), find_dataset(options.data, options.root)
     frozen = backbone.classifier(dataset.classes)
+    if options.passes:
+        print("| corruption | streams | frozen model | first pass | second pass |\n|---|--:|--:|--:|--:|")
+        for name in options.corruptions:
+            orders = [Order(options.order, seed=seed, onset=options.images) for seed in options.seeds]
+            total, severity = options.images + options.bad, options.severity
+            streams = [make_stream(dataset, name, order=order, severity=severity, limit=total) for order in orders]
+            rows = np.mean([measure_passes(backbone, frozen, stream) for stream in streams], 0)
+            print(f"| {name} | {len(streams)} | {' | '.join(f'{share:.1%}' for share in rows)} |", flush=True)
+        return
     classifier = ZeroShot(Remembered(frozen.encoder), frozen.prototypes, frozen.logit_scale)
     if options.quiet:
         print("| order | streams | images of each | times adapted, per stream |\n|---|--:|--:|--:|")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -38,3 +40,12 @@ def test_table(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--data", "photo-c", "--images", "80", "--seeds", "3", *options]) == 0
     row = capsys.readouterr().out.splitlines()[-1]
     assert row.startswith(("| gaussian_noise | 1 | ", "| shuffle | 1 | 40 | 0.00"))
+
+
+@pytest.mark.usefixtures("real_models")
+def test_second_pass_gains(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("scipy")
+    words = ["--data", "photo-c", "--corruptions", "gaussian_noise", "--order", "skew", "--seeds", "3"]
+    assert main([*words, "--passes", "--images", "96", "--bad", "96"]) == 0
+    frozen, _, second = [float(cell) for cell in re.findall(r"([\d.]+)%", capsys.readouterr().out)]
+    assert second > frozen

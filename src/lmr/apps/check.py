@@ -156,6 +156,7 @@ class _Run:
         offset = self.method.logit_offset()
         if len(self.labels) == 1:
             self.biased = offset is not None and bool(offset.any())
+            self.method.rewind()
 
     def goes_on(self, number: int) -> bool:
         """Return whether a pass can change anything."""

@@ -172,7 +172,7 @@ class WordTokenizer:
         hint = f" Near ones: {', '.join(near)}." if near else ""
         return (
             f"{hint} It knows {len(self.names)} class names and {len(self.around)} words around them; 'lmr doctor "
-            f"{self.model}' lists both. For other words load a CLIP model, such as ViT-B-16."
+            f"{self.model}' lists both. For other words load a CLIP model, such as openai/clip-vit-base-patch16."
         )
 
     def find_near(self, words: str, count: int = 6) -> list[str]:

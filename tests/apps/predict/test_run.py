@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -47,6 +46,7 @@ from predict_runs import (
     run_here,
     same_state,
     start,
+    turn_grey,
 )
 
 
@@ -358,7 +358,7 @@ def test_default_is_the_model_of_photographs(here: Path, capsys: pytest.CaptureF
     [
         ("cat,dgo", "does not know the word 'dgo' in 'a photo of a dgo.'. Near ones: dog"),
         ("cat,fish", "knows no class 'fish', as in 'a photo of a fish.'. Near ones: aquarium fish, flatfish,"),
-        ("cat,red star", "For other words load a CLIP model, such as ViT-B-16."),
+        ("cat,red star", "For other words load a CLIP model, such as openai/clip-vit-base-patch16."),
     ],
 )
 def test_unknown_class_name_is_refused_before_an_image_is_read(
@@ -416,12 +416,6 @@ def test_few_classes_get_the_values_for_few(here: Path, capsys: pytest.CaptureFi
         summary = predict_images("a", LABELS, model="photo", method=method, state="s", out="o.jsonl", overwrite=True)
         assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (gamma0, beta)
         assert ("chosen for" in str(summary)) == (method == "lmr(gamma0=2)")
-
-
-def turn_grey(folder: Path) -> None:
-    """Take most of the contrast of all images."""
-    for path in folder.iterdir():
-        Image.fromarray((100 + 0.15 * np.asarray(Image.open(path))).astype(np.uint8)).save(path)
 
 
 @pytest.mark.usefixtures("real_models")

@@ -34,7 +34,7 @@ class PredictOptions(MethodOptions):
     .jsonl file per stream"""
     html: AnyPath | None = None
     """also write a page with all images, the answers of the frozen and the adapted model, and a filter by class; it
-    costs one more forward pass per image and needs an --out that ends in .jsonl"""
+    costs one more forward pass per image"""
     state: AnyPath | None = None
     """keep what was learnt in this file: it is read at the start if it exists, and written after every batch; with
     --stream-by, a folder with such a file per stream"""
@@ -76,8 +76,8 @@ class PredictOptions(MethodOptions):
                 if getattr(self, option):
                     name = option.replace("_", "-")
                     raise LmrError(f"--truth answers all images as one folder, so that --{name} does not fit; omit it.")
-        if self.html is not None and not os.fspath(self.out or "").lower().endswith(".jsonl"):
-            raise LmrError("--html shows the answers of a .jsonl file; give --out FILE.jsonl too.")
+        if self.html is not None and self.out is not None and not os.fspath(self.out).lower().endswith(".jsonl"):
+            raise LmrError("--html shows the answers of a .jsonl file; give --out FILE.jsonl, or no --out.")
         if self.html is not None and self.stream_by is not None:
             raise LmrError("--html shows one file of answers, so that --stream-by does not fit; omit one of them.")
         prompts = resolved.prompts

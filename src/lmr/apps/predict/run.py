@@ -72,8 +72,8 @@ def predict_images(
 
     ``sources`` may also be .csv lists of paths. Options that do not fit together raise LmrError before any file is
     changed; an image that cannot be read gets a line with an error. With ``labelled``, absolute paths of images, lines
-    hold all logits, and the frozen model answers these images too. ``begin`` is a state that is only read, and
-    ``title`` labels the progress bar.
+    hold all logits, and the frozen model answers these images too. ``begin`` is the state after a first pass, only
+    read, and ``title`` labels the progress bar.
     """
     if options.truth is not None:
         raise LmrError("Call predict_taught for a run with true labels.")
@@ -92,7 +92,7 @@ def predict_images(
         images = list_sources(sources, options.column)
         check_images(images, options.every)
         run = Labeller(resume_dtype(options, progress)).prepare(output, progress, images)
-        run.labelled, run.title = labelled, title
+        run.labelled, run.title, run.again = labelled, title, begin is not None
         finished = run.start(begin or (None if state is None else Path(state)), options.resume)
         start = time.perf_counter()
         run.label(images, finished)
@@ -160,6 +160,7 @@ class PredictRun:
         self.tally = RunTally()  # of this run
         self.labelled: Container[str] | None = None  # of a first pass: see ``predict_images``
         self.title = "labelling"
+        self.again = False  # a second pass over the same images
         self.adapted = 0  # answers of an adapted model in the whole output
         self.saved = 0  # images that are saved on the disk
         self.finished = False
@@ -178,6 +179,8 @@ class PredictRun:
             return self.recover()
         if earlier is not None and earlier.exists():
             self._check_unfinished(self.load_state(earlier, adopt=self.options.adopt))
+            if self.again:
+                self.method.rewind()
         self.begin()
         return ()
 

@@ -1,8 +1,8 @@
 """``lmr predict`` on files: two passes, of which the second answers all images with what the first has learnt.
 
 A folder is not a stream: nobody waits for the answer to its first image. The second pass continues from the state of
-the first and adapts further. A method that answered as the frozen model throughout would only answer the same again, so
-that its first pass is the result.
+the first and adapts further; the default adapts from where the answers began to be less clear. A method that answered
+as the frozen model throughout would only answer the same again, so that its first pass is the result.
 """
 
 from __future__ import annotations
