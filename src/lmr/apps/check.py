@@ -96,8 +96,8 @@ class CheckReport:
         if self.better:
             best, top = self.better[0], max(self.better, key=lambda one: one.accuracy)
             gain = f"{best.name}, {100 * best.difference.mean:+.1f} points on {images} images"
-            more = f" ({top.name}: {100 * top.difference.mean:+.1f}, not clearly more)" if top is not best else ""
-            said.append(f"Best: {gain}{more}. It was chosen on these images, so expect a little less.")
+            beside = f" ({top.name}: {100 * top.difference.mean:+.1f}, not clearly more)" if top is not best else ""
+            said.append(f"Best: {gain}{beside}. It was chosen on these images, so expect a little less.")
             said.append(f"  {best.command}")
         elif high >= share:
             own = min(self.settings, key=lambda one: one.effort)

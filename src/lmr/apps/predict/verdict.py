@@ -30,7 +30,9 @@ def describe_run(summary: PredictSummary, options: PredictOptions, sources: Sequ
     if empty:
         said.append(f"There is no picture in {empty} of {looks}: they are of one colour.")
     if tally.images > tally.failed and (not empty or empty < looks):
-        said.append(_describe_images(summary, found, "The others" if empty else "They"))
+        said.append(
+            _describe_images(summary, found, "The others" if empty else "The new ones" if summary.earlier else "They")
+        )
         said += [] if empty else _describe_share(summary, options)
         said.append(_advise(summary, options, sources, bool(found) and not empty))
     return " ".join(filter(None, said))
