@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from lab.command import build_parser, run_command
-from lmr.core.functional.look import describe_look, measure_look
+from lmr.core.functional.look import describe_look, judge_look, measure_look
 from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.constants import CORRUPTIONS, EXTRA
 from lmr.data.dataset import CLEAN
@@ -46,7 +46,7 @@ def shrink(images: Pixels) -> Pixels:
 
 
 def measure(images: Pixels) -> Tensor:
-    """Return the numbers [N, 5] of images [N, H, W, 3]."""
+    """Return the numbers [N, 6] of images [N, H, W, 3]."""
     return torch.cat(
         [measure_look(torch.from_numpy(part).permute(0, 3, 1, 2) / 255) for part in np.array_split(images, 8)]
     )
@@ -54,7 +54,7 @@ def measure(images: Pixels) -> Tensor:
 
 def describe_ranges(numbers: Tensor) -> str:
     """Return the ranges as they stand in the package."""
-    low, high = (torch.quantile(numbers, q, dim=0).tolist() for q in QUANTILES)
+    low, high = (torch.quantile(numbers[:, :5], q, dim=0).tolist() for q in QUANTILES)
     return ", ".join(f"({a:.3f}, {b:.3f})" for a, b in zip(low, high, strict=True))
 
 
@@ -62,7 +62,7 @@ def count_words(images: Pixels) -> str:
     """Return how many folders of these images get each word."""
     size, numbers = images.shape[1], measure(images)
     folders = [
-        " and ".join(describe_look(own, size)) or "ordinary"
+        " and ".join(map(str, describe_look(judge_look(own, size), ordered=False))) or "ordinary"
         for own in torch.split(numbers, FOLDER)
         if len(own) == FOLDER
     ]

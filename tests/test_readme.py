@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
+import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
 import lmr
+from lmr.apps.label import label_in_terminal
 from lmr.cli import main
 from lmr.cli.parser import COMMANDS, parse
 from lmr.data.catalogue import open_dataset
@@ -22,6 +25,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 NAMES = ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY", "lab/README", "results/README")
 PAGES = [*(ROOT / f"{name}.md" for name in NAMES), *sorted((ROOT / "docs").rglob("*.md"))]
 MADE_UP = {"cli/NAME.py", "src/lmr/methods/yours.py", "tests/methods/test_yours.py"}  # files that a reader writes
+
+
+RUNNABLE = ("predict", "label", "check", "export", "list", "doctor")  # kinds of commands that the tests run
 
 
 def test_python_of_the_readme_prints_what_it_shows(
@@ -55,12 +61,17 @@ def test_make_targets_exist() -> None:
 
 
 def find_commands() -> list[str]:
-    """Every line that calls lmr in a code block of the README and the docs, without the remark to its right."""
+    """Every line that calls lmr in a code block of the README and the docs, and in the examples of ``--help``.
+
+    Without the remark to its right.
+    """
+    pages = [path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]]
+    blocks = [block for page in pages for block in page.split("```")[1::2]]
+    blocks += [importlib.import_module(f"lmr.cli.{name}").EXAMPLES.replace("\n  ", "\n") for name in RUNNABLE]
     found = []
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for block in path.read_text(encoding="utf-8").split("```")[1::2]:
-            for line in block.replace("\\\n", " ").splitlines():
-                found += re.findall(r"(?:^|&& |\$ )(?:\S*/)?lmr (.+?)(?=   | &&|$)", line)
+    for block in blocks:
+        for line in block.replace("\\\n", " ").splitlines():
+            found += re.findall(r"(?:^|&& |\$ | {2})(?:\S*/)?lmr (.+?)(?=   +[^-\s]| &&|$)", line)
     return list(dict.fromkeys(found))
 
 
@@ -85,34 +96,54 @@ def test_the_embedded_model_knows_the_names_in_the_commands() -> None:
             lmr.load().classifier(own)
 
 
-RUN = [
-    command
-    for command in find_commands()
-    if command.split()[0] in ("predict", "check", "doctor")
-    and not set(command.split()) & {"--model", "--ray", "--stream-by", "--resume", "--adopt", "--help", "auto"}
-    and not re.search(r"\.\.\.|FOLDER|MODEL|openai|ViT|\./|/srv|/data|\.mp4|mine|tuned|automobile=", command)
-]
+# What a command needs besides its images is said by one of these: a CLIP model, a device, a cluster, a video, a file.
+NEEDS = re.compile(r"--model|--ray|--device|--help|openai|ViT|\.mp4|mine\.py|cameras\.state|\.\.\.")
+RUN = [command for command in find_commands() if command.split()[0] in RUNNABLE and not NEEDS.search(command)]
+
+
+def make_sources(words: list[str], names: Sequence[str], folder: Path) -> list[str]:
+    """Write what a command reads: 32 photographs, as its folder or its list names them. Return true labels of some."""
+    photographs, name = open_dataset("photo"), words[1].rstrip("/")
+    truth = [photographs.classes[label] for label in photographs.labels(CLEAN)]
+    place = folder / (name.removesuffix(".csv"))
+    lines, rows = [], ["photo,path,camera"]
+    for number, pixels in enumerate(photographs.read(CLEAN, 0, range(32))):
+        own = truth[number] if words[0] == "check" and "--truth" not in words else "ab"[number % 2]
+        path = place / own / f"cam{number % 2}_{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+        lines += [f"{path},{truth[number]}"] if truth[number] in names else []
+        rows += [f"{path},{path},{number % 2}"]
+    if name.endswith(".csv"):
+        (folder / name).write_text("\n".join(rows))
+    return lines
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", RUN)
 def test_commands_of_the_pages_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: object, sockets: list[socket.socket]) -> None:
+        sockets[0].close()
+        raise KeyboardInterrupt
+
+    def end(_: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr(pytest.importorskip("uvicorn").Server, "run", interrupt)
+    monkeypatch.setattr(label_in_terminal, "__defaults__", (end,))
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command, comments=True)
-    names, photographs = find_names(words) or ["cat", "dog", "ship", "truck"], open_dataset("photo")
-    truth = [photographs.classes[label] for label in photographs.labels(CLEAN)]
-    sources = [word.rstrip("/") for word in words[1:2] if words[0] != "doctor"]
-    lines = []
-    for source in sources:
-        for number, pixels in enumerate(photographs.read(CLEAN, 0, range(32))):
-            folder = tmp_path / source / (truth[number] if words[0] == "check" and "--truth" not in words else "")
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(folder / f"img{number}.png")
-            lines += [f"{source}/img{number}.png,{truth[number]}"] if truth[number] in names else []
-    classes = "\n".join(photographs.classes if "names.txt" in words else names)
+    if "onnx" in words:
+        pytest.importorskip("onnxruntime")
+    names = find_names(words) or ["cat", "dog", "ship", "truck", "car" if "car=" in command else "automobile"]
+    if words[0] in ("predict", "check", "label"):
+        truth = words[words.index("--truth") + 1] if "--truth" in words else "labels.csv"
+        (tmp_path / truth).write_text("\n".join(make_sources(words, names, tmp_path)))
     for name in ("names.txt", "new.txt"):
-        (tmp_path / name).write_text(classes)
-    (tmp_path / "labels.csv").write_text("\n".join(lines))
+        (tmp_path / name).write_text("\n".join(open_dataset("photo").classes if "--truth" in words else names))
+    if words[0] == "export" or "--adopt" in words:
+        make_sources(["predict", "photos"], names, tmp_path)
+        assert main(["predict", "photos", "--labels", "names.txt", "--state", "camera.state"]) == 0
     assert main(words) == 0
 
 

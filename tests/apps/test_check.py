@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.apps.check import CheckReport, SettingResult, check_folder
+from lmr.apps.check import DEFAULT, OPTION, TEACHING, CheckReport, SettingResult, check_folder
 from lmr.apps.predict import run as run_file
 from lmr.apps.predict.options import CheckOptions, PredictOptions
 from lmr.apps.predict.taught import predict_taught
@@ -99,14 +99,15 @@ def test_more_names_than_sub_folders_and_shares_count(folder: Path) -> None:
     assert len(few.settings) == 5  # no other shares than those given
 
 
-def make_setting(name: str, accuracy: float, low: float, high: float) -> SettingResult:
-    return SettingResult(name, f"lmr predict {name}", accuracy, Difference(0.0, low, high, 0.95, 100, 0.5), 0.1)
+def make_setting(name: str, accuracy: float, low: float, high: float, effort: int = OPTION) -> SettingResult:
+    difference = Difference((low + high) / 2, low, high, 0.95, 100, 0.5)
+    return SettingResult(name, f"lmr predict {name}", accuracy, difference, 0.1, effort)
 
 
 def test_recommendation_follows_the_intervals() -> None:
     frozen = make_setting("frozen model", 0.5, 0, 0)
     good, better = make_setting("good", 0.6, 0.01, 0.2), make_setting("better", 0.65, 0.02, 0.2)
-    chance, sure = make_setting("chance", 0.7, -0.1, 0.3), make_setting("worse", 0.4, -0.2, -0.01)
+    chance, sure = make_setting("chance", 0.7, -0.1, 0.3, DEFAULT), make_setting("worse", 0.4, -0.2, -0.01)
 
     def recommend(*settings: SettingResult, share: float = 0.2) -> str:
         return CheckReport("", settings, ("cat", share), "lmr check another").recommendation
@@ -117,6 +118,37 @@ def test_recommendation_follows_the_intervals() -> None:
     line = recommend(make_setting("frozen model", 0.1, 0, 0))
     assert "does not work" in line
     assert line.endswith("lmr check another")
+
+
+def test_as_good_with_less_work_is_recommended() -> None:
+    frozen, default = make_setting("frozen model", 0.5, 0, 0), make_setting("default", 0.5, 0, 0, DEFAULT)
+    option, labels = make_setting("option", 0.6, 0.05, 0.15), make_setting("labels", 0.62, 0.08, 0.16, TEACHING)
+
+    def recommend(*settings: SettingResult) -> str:
+        return CheckReport("", (frozen, *settings), ("cat", 0.2)).recommendation
+
+    said = recommend(default, option, labels)
+    assert said.endswith("lmr predict option")
+    assert "Best: option, +10.0 points on 100 images (labels: +12.0, not clearly more)." in said
+    assert recommend(default, option, make_setting("labels", 0.9, 0.3, 0.5, TEACHING)).endswith("lmr predict labels")
+    assert recommend(option, make_setting("default", 0.59, 0.01, 0.17, DEFAULT)).endswith("lmr predict default")
+    assert recommend(make_setting("one pass", 0.5, 0, 0), default).endswith("lmr predict default")
+
+
+def test_sub_folders_are_labels_as_they_are(folder: Path, tmp_path: Path) -> None:
+    report = check_folder(folder, CheckOptions(batch_size=4))
+    command = next(one.command for one in report.settings if one.effort == TEACHING)
+    assert command == f"lmr predict {folder} --labels cat,ship,truck --batch-size 4 --truth {folder}"
+    assert main([*shlex.split(command)[1:], "--out", str(tmp_path / "out.jsonl")]) == 0
+    assert "lmr label" not in str(report)
+
+
+def test_help_is_about_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "they correct all answers" not in said
+    assert "also try a second pass" in said
 
 
 def test_an_undecided_majority_suppresses_no_recommendation() -> None:
@@ -185,12 +217,12 @@ def test_predict_says_how_many_answers_differ(folder: Path, capsys: pytest.Captu
     with torch.no_grad():
         frozen = [CLASSES[k] for k in clip(images).argmax(1)]
     differing = sum(line["label"] != label for line, label in zip(compared, frozen, strict=True))
-    assert f"({differing} of {len(compared)} compared)" in said.err
+    assert f"({differing} of a sample of {len(compared)})" in said.err
     assert differing
     assert main([*words, "--method", "zeroshot"]) == 0
-    assert "compared" not in capsys.readouterr().err
+    assert "sample" not in capsys.readouterr().err
     assert main([*words, "--method", "lmr", "--watch", "watch(every=2)"]) == 0
-    assert "of 12 compared" in capsys.readouterr().err
+    assert "of a sample of 12)" in capsys.readouterr().err
 
 
 def test_labels_in_a_file_need_no_sub_folders(folder: Path, tmp_path: Path) -> None:
@@ -220,9 +252,9 @@ def test_few_labels_of_skewed_images_are_recommended(count: int, tmp_path: Path)
     file.write_text("".join(f"{k:02}.png,{photos.classes[labels[place]]}\n" for k, place in enumerate(places[:count])))
     report = check_folder(tmp_path, CheckOptions(labels=",".join(photos.classes), truth=file, method="zeroshot"))
     assert f"{count} images judged" in report.title
-    assert report.best is report.settings[-1]
-    assert report.best.name == f"{count} labels"
+    assert report.better[0] is report.settings[-1]
+    assert report.better[0].name == f"{count} labels"
     assert "does not work" not in report.recommendation
     options = PredictOptions(labels=",".join(photos.classes), truth=file, method="zeroshot", out=tmp_path / "o.jsonl")
     said = predict_taught(tmp_path, options).taught
-    assert f"with your labels {Estimate(round(report.best.accuracy * count), count)}" in str(said)
+    assert f"with your labels {Estimate(round(report.better[0].accuracy * count), count)}" in str(said)

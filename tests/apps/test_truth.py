@@ -96,3 +96,15 @@ def test_text_that_is_not_utf8_is_refused(images: list[Path], tmp_path: Path) ->
     (tmp_path / "labels.csv").write_bytes(b"a.jpg,caf\xe9\n")
     with pytest.raises(LmrError, match="UTF-8"):
         read_truth(tmp_path / "labels.csv", images, NAMES)
+
+
+def test_sub_folders_are_labels(tmp_path: Path) -> None:
+    for name in ("cat", "pickup_truck"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").touch()
+    paths = [tmp_path / "pickup_truck" / "a.png", tmp_path / "cat" / "a.png", tmp_path / "b.png"]
+    truth = read_truth(tmp_path, paths, ["cat", "dog", "pickup truck"])
+    assert truth.classes == {0: 2, 1: 0}
+    with pytest.raises(LmrError, match=r"sub-folders of .*: there is no class 'pickup_truck'") as caught:
+        read_truth(tmp_path, paths, ["cat", "dog"])
+    assert "Line" not in str(caught.value)

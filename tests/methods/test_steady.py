@@ -98,6 +98,7 @@ def check_state(method: lmr.Method, reference: SteadyReference, row: int = 0, to
     }
     names = ["steps", "adapting", "looking", "images", "weight", "pending", "class_weights", "answers", "mass", "bias"]
     names += ["recent", "domain_pixels", "domain_images", "predicted", "fall", "rise", "doubtful", "age"]
+    names += ["onset", "until"]
     expected |= {name: getattr(reference, name) for name in names}
     if "norms" not in method.state:
         expected = {key: expected[key] for key in expected.keys() - OF_NORMS}
@@ -192,6 +193,34 @@ def test_frozen_model_is_asked_again_after_long() -> None:
     check_state(method, reference)
     assert [word for _, word in reference.log] == ["drifted", "asked", "drifted still"]
     assert reference.steps > steps > 0
+
+
+@pytest.mark.parametrize("life", [LIFE[:2], LIFE], ids=["drifted", "two drifts"])
+def test_second_pass_adapts_from_where_the_drift_began(life: tuple[Phase, ...]) -> None:
+    images = draw_life(life)
+    reference = make_reference(**FAST)
+    reference.step(images)
+    reference.rewind()
+    known, steps = reference.until, reference.steps
+    expected = reference.step(images)
+    assert steps > 0
+    assert (known, "drifted") in reference.log
+    for size in (1, 7, 64):
+        method = lmr.create("steady", make_classifier(), **FAST)
+        flow(method, images, size)
+        method.rewind()
+        torch.testing.assert_close(flow(method, images, size), expected, atol=1e-9, rtol=0)
+        check_state(method, reference)
+
+
+@pytest.mark.parametrize("prior", ["uniform", "history"])
+def test_second_pass_goes_on_where_no_drift_began(prior: str) -> None:
+    """Streams that adapt from the first image on, and those that are quiet at the end."""
+    method = lmr.create("steady", make_classifier(), **FAST, prior=prior)
+    flow(method, draw_life(LIFE[:1]), 64)
+    before = copy_state(method)
+    method.rewind()
+    assert all(torch.equal(value, before[key]) for key, value in method.state.items())
 
 
 def test_streams_of_a_mixed_batch_get_what_they_get_alone() -> None:

@@ -49,10 +49,27 @@ def test_two_words_for_one_name_are_refused(photo: Embedded) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "near"), [("kitten", "cat"), ("vehicle", "truck"), ("flower", "rose"), ("truk", "truck")]
+    ("word", "near"),
+    [
+        ("kitten", "cat"),
+        ("vehicle", "truck"),
+        ("flower", "rose"),
+        ("truk", "truck"),
+        ("food", "apple"),
+        ("forklift", "tractor"),
+        ("catepilar", "caterpillar"),
+    ],
 )
 def test_hints_are_by_meaning_before_spelling(photo: Embedded, word: str, near: str) -> None:
     with pytest.raises(lmr.LmrError, match=rf"Near ones: .*{near}"):
         photo.classifier([word, "dog"], cache=False)
     with pytest.raises(lmr.LmrError, match=rf"'{word}' \(did you mean .*{near}"):
         photo.classifier([word, "xylophones", "dog"], cache=False)
+
+
+def test_what_is_only_spelt_alike_is_no_hint(photo: Embedded) -> None:
+    for word in ("helmet", "carpet", "pillow", "seaweed", "wig", "housefly"):
+        with pytest.raises(lmr.LmrError) as caught:
+            photo.classifier([word, "dog"], cache=False)
+        assert "Near ones" not in str(caught.value)
+    photo.classifier(["kid", "lady", "dog"], cache=False)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -52,6 +53,12 @@ def draw_pictures(folder: Path, numbers: range) -> Path:
     for number, pixels in zip(numbers, draw_arrays(numbers), strict=True):
         Image.fromarray(pixels).save(folder / f"img{number}.png")
     return folder
+
+
+def turn_grey(folder: Path) -> None:
+    """Take most of the contrast of all images."""
+    for path in folder.iterdir():
+        Image.fromarray((100 + 0.15 * np.asarray(Image.open(path))).astype(np.uint8)).save(path)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -112,6 +112,7 @@ class SteadyReference(book.Reference):
         self.doubtful = [0.0] * self.classes  # those seen since there was last no evidence of a fall
         self.clear: list[tuple[float, int, float]] = []  # weight, label and clarity of each quiet image
         self.fall = self.rise = 0.0
+        self.onset = self.until = 0  # images up to the last one without evidence; those up to where a second pass knows
         self.last: list[float] | None = None
         self.log: list[tuple[int, str]] = []
         self.passed = False  # the gate, by the last image that was learnt from
@@ -143,6 +144,11 @@ class SteadyReference(book.Reference):
         """The images since the last decision, in as many rows as a block has."""
         rows = [[novelty, clarity, float(label), *pixels] for novelty, clarity, label, pixels in self.block]
         return rows + [[0.0] * (3 + len(VARIANCES))] * (BLOCK - len(rows))
+
+    def rewind(self) -> None:
+        """Begin a second pass over the images, if the first one ended drifted."""
+        if self.adapting and self.onset:
+            self.images, self.until, self.adapting, self.last, self.block = 0, self.onset, False, None, []
 
     def step(self, images: Tensor) -> Tensor:
         return torch.tensor([self.see(image) for image in images], dtype=torch.float64)
@@ -225,10 +231,13 @@ class SteadyReference(book.Reference):
         self.clear += [(novelty, label, clarity) for novelty, clarity, label, _ in block]
         self.clear = [(weight * fade, label, clarity) for weight, label, clarity in self.clear]
         self.certain, self.doubtful = ([fade * n for n in counts] for counts in (self.certain, self.doubtful))
+        told = 0 < self.until == self.images
         if self.fall == 0:
+            self.onset = self.images
+        if self.fall == 0 and not told:
             self.certain = [a + b for a, b in zip(self.certain, self.doubtful, strict=True)]
             self.doubtful = [0.0] * self.classes
-        if self.fall > ALARM:
+        if self.fall > ALARM or told:
             self.rise, self.doubtful = 0.0, [0.0] * self.classes
             self.wake("drifted")
 
@@ -262,6 +271,8 @@ class SteadyReference(book.Reference):
             self.domain_images += new
             self.slack = min(self.slack, abs(self.domain_images - LOOK))
             self.domain_pixels = mix(self.domain_pixels, pixels, new / self.domain_images if new else 0.0)
+            self.recent, distance = self.domain_pixels, 0.0
+        elif 0 < self.until < self.images <= self.until + LOOK:
             self.recent, distance = self.domain_pixels, 0.0
         else:
             self.recent = mix(self.recent, pixels, min(1.0, new / LOOK))

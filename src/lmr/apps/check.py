@@ -45,6 +45,7 @@ PSEUDO = 8.0  # images, spread evenly over the classes, that are added to counte
 MOST_MORE = 1000  # labels that are worth asking for
 ELSE = "openai/clip-vit-base-patch16"  # the model to try where the embedded one fails
 FROZEN, LABELS = "frozen model", "labels"
+DEFAULT, OPTION, TEACHING, WORSE = range(4)  # what a setting needs
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class SettingResult:
     accuracy: float
     difference: Difference  # from the frozen model
     differing: float  # share of the answers with another label than the frozen model's
+    effort: int = OPTION  # DEFAULT without an option, TEACHING with labels
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,20 @@ class CheckReport:
     another: str = ""  # the command that checks another model
 
     @property
-    def best(self) -> SettingResult | None:
-        """The most accurate setting whose interval shows that it is better than the frozen model."""
-        better = [one for one in self.settings if one.difference.low > 0]
-        return max(better, key=lambda one: one.accuracy, default=None)
+    def better(self) -> list[SettingResult]:
+        """The settings that are shown to be better than the frozen model, the one to recommend first.
+
+        That is the most accurate one, or one that needs less and whose gain is within the interval of that one's.
+        """
+        found = sorted((one for one in self.settings if one.difference.low > 0), key=lambda one: -one.accuracy)
+        close = [one for one in found if one.difference.mean >= found[0].difference.low]
+        return sorted(found, key=lambda one: one.effort if one in close else WORSE)
 
     @property
     def recommendation(self) -> str:
         """One or two sentences, and below each the command to copy."""
         name, share = self.majority
-        images, best, always = self.settings[0].difference.images, self.best, f"to answer {name!r} always ({share:.1%})"
+        images, always = self.settings[0].difference.images, f"to answer {name!r} always ({share:.1%})"
         highest = max(one.accuracy for one in self.settings)
         low, high = Estimate(round(highest * images), images).interval
         said = []
@@ -87,13 +93,14 @@ class CheckReport:
                 "other class names."
             )
             said += [f"  {self.another}"] if self.another else []
-        if best is not None:
-            said.append(
-                f"Best: {best.name}, {100 * best.difference.mean:+.1f} points on {images} images. It was chosen on "
-                f"these images, so expect a little less.\n  {best.command}"
-            )
+        if self.better:
+            best, top = self.better[0], max(self.better, key=lambda one: one.accuracy)
+            gain = f"{best.name}, {100 * best.difference.mean:+.1f} points on {images} images"
+            beside = f" ({top.name}: {100 * top.difference.mean:+.1f}, not clearly more)" if top is not best else ""
+            said.append(f"Best: {gain}{beside}. It was chosen on these images, so expect a little less.")
+            said.append(f"  {best.command}")
         elif high >= share:
-            own = next(one for one in self.settings if one.name != FROZEN)
+            own = min(self.settings, key=lambda one: one.effort)
             own = self.settings[0] if own.difference.high < 0 else own
             said.append(f"No setting is shown to be better than the frozen model on {images} images.\n  {own.command}")
         if low <= share <= high:
@@ -149,6 +156,7 @@ class _Run:
         offset = self.method.logit_offset()
         if len(self.labels) == 1:
             self.biased = offset is not None and bool(offset.any())
+            self.method.rewind()
 
     def goes_on(self, number: int) -> bool:
         """Return whether a pass can change anything."""
@@ -187,8 +195,11 @@ def check_folder(folder: AnyPath, options: CheckOptions) -> CheckReport:
         labels = [classes[k] for k in _answer_labelled(runs[""], teach, known, held_out)]
         answers[f"{len(teach)} labels", LABELS] = np.array(labels, dtype=object)[picked]
     frozen = next(iter(answers.values()))[judged]
+    efforts = {"": DEFAULT, LABELS: TEACHING}
     settings = tuple(
-        _judge(name, _write(folder, given, options, more), labels[judged], frozen, truth[judged])
+        _judge(
+            name, _write(folder, given, options, more), efforts.get(more, OPTION), labels[judged], frozen, truth[judged]
+        )
         for (name, more), labels in answers.items()
     )
     kinds, counts = np.unique(truth[judged], return_counts=True)
@@ -324,20 +335,23 @@ def _answer_labelled(own: _Run, teach: Tensor, labels: Tensor, held_out: bool) -
 
 
 def _judge(
-    name: str, command: str, labels: NDArray[np.object_], frozen: NDArray[np.object_], truth: NDArray[np.str_]
+    name: str,
+    command: str,
+    effort: int,
+    labels: NDArray[np.object_],
+    frozen: NDArray[np.object_],
+    truth: NDArray[np.str_],
 ) -> SettingResult:
     ours, theirs = labels == truth, frozen == truth
     difference = measure_difference(ours, theirs)
-    return SettingResult(name, command, float(ours.mean()), difference, float((labels != frozen).mean()))
+    return SettingResult(name, command, float(ours.mean()), difference, float((labels != frozen).mean()), effort)
 
 
 def _write(folder: AnyPath, given: PredictOptions, options: PredictOptions, more: str) -> str:
-    """Return the command that uses a setting."""
+    """Return the command that uses a setting. Sub-folders are labels as they are."""
     if more != LABELS:
         return write_command("predict", [folder], given, *more.split(maxsplit=1))
-    if options.truth is None:
-        return write_command("label", [folder], given)
-    return write_command("predict", [folder], given, *_truth_words(options))
+    return write_command("predict", [folder], given, *(_truth_words(options) or ["--truth", os.fspath(folder)]))
 
 
 def _truth_words(options: PredictOptions) -> list[str]:

@@ -15,6 +15,7 @@ from lmr.apps.options import AnyPath
 from lmr.core.errors import LmrError
 from lmr.core.files import sync_folder
 from lmr.core.spec import list_unknown, simplify_name
+from lmr.data.labelled import list_labelled
 from lmr.images.lists import COLUMNS
 
 LABEL_COLUMNS: tuple[str, ...] = ("label", "class", "class_name", "choice", "category", "truth")
@@ -24,7 +25,7 @@ _UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # Label Studio puts this before the na
 
 @dataclass(frozen=True)
 class TrueLabel:
-    """A label of an image: its line in the file, the path as written, and the class; None for none of the classes."""
+    """A label of an image: its line in the file (0: none), the path as written, and the class; None for no class."""
 
     line: int
     path: str
@@ -67,13 +68,13 @@ def read_truth(
 ) -> Truth:
     """Return the labels in ``file`` of images at ``paths``, with the class ``names``.
 
-    The file has a line of column names, with one for the path and one for the label, or two cells in every line: path
-    and label. Commas, semicolons or tabs separate the cells. Paths are absolute, or relative to the folder of the file,
-    to one of the ``roots``, or to the present folder; a name without a folder may also be that of exactly one image. An
-    empty label means none of the classes. Raises LmrError for unknown names, for two different labels of one image, and
-    unless ``empty`` if no image has a label.
+    ``file`` may be a folder with one sub-folder per class. A file has a line of column names, with one for the
+    path and one for the label, or two cells in every line: path and label. Commas, semicolons or tabs separate the
+    cells. Paths are absolute, or relative to the folder of the file, to one of the ``roots``, or to the present folder;
+    a name without a folder may also be that of exactly one image. An empty label means none of the classes. Raises
+    LmrError for unknown names, for two different labels of one image, and unless ``empty`` if no image has a label.
     """
-    rows = _read_rows(file)
+    rows = _list_rows(file) if os.path.isdir(file) else _read_rows(file)
     if not rows and not empty:
         raise LmrError(
             f"There are no labels in {os.fspath(file)!r}; write lines of path,label into it, or run 'lmr label'."
@@ -81,8 +82,9 @@ def read_truth(
     known = {simplify_name(name): number for number, name in enumerate(names)}
     if unknown := [row for row in rows if row.name is not None and simplify_name(row.name) not in known]:
         first = unknown[0]
+        where = f"Line {first.line} of {os.fspath(file)!r}" if first.line else f"The sub-folders of {os.fspath(file)!r}"
         raise LmrError(
-            f"Line {first.line} of {os.fspath(file)!r}: there is no class {list_unknown([str(first.name)], names)}. "
+            f"{where}: there is no class {list_unknown([str(first.name)], names)}. "
             "Correct the label, add the class to --labels, or leave the label empty for none of the classes."
         )
     found, missing = dict[int, TrueLabel](), list[TrueLabel]()
@@ -156,6 +158,12 @@ def _list_spellings(path: str) -> list[str]:
         inner = urllib.parse.unquote(inner)
         spelled += [inner, _UPLOADED.sub("", os.path.basename(inner))]
     return list(dict.fromkeys(spelled))
+
+
+def _list_rows(folder: AnyPath) -> list[TrueLabel]:
+    """Return the images in the sub-folders of a folder with the names of these, and 0 for their lines."""
+    found = list_labelled(folder)
+    return [TrueLabel(0, str(path), found.names[label]) for path, label in zip(found.paths, found.labels, strict=True)]
 
 
 def _read_rows(file: AnyPath) -> list[TrueLabel]:

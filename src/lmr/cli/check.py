@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_fields(parser, CheckOptions, labels="FILE|A,B,C", model="MODEL", method="SPEC", prior="WORD|SHARES|FILE")
     add_prompt_options(parser)
-    add_fields(parser, CheckOptions, truth="FILE.csv", order=None, batch_size="N", passes="N")
+    add_fields(parser, CheckOptions, truth="FILE.csv|FOLDER", order=None, batch_size="N", passes="N")
     add_model_options(parser)
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmr.apps.predict.options import PredictOptions
@@ -104,7 +107,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="folders, with all their sub-folders; image and video files; .csv lists of such files",
     )
     add_fields(parser, PredictOptions, "labels", labels="FILE|A,B,C", model="MODEL", method="SPEC")
-    add_fields(parser, PredictOptions, truth="FILE.csv", prior="WORD|SHARES|FILE", unknown="X")
+    add_fields(parser, PredictOptions, truth="FILE.csv|FOLDER", prior="WORD|SHARES|FILE", unknown="X")
     add_prompt_options(parser)
     add_fields(
         parser,
@@ -140,6 +143,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> str | None:
     """Label the images and print a summary; return a complaint if every image failed."""
     from lmr.apps.predict.gallery import Answers, read_answers
+    from lmr.apps.predict.results import print_bytes
     from lmr.apps.predict.taught import predict_taught
     from lmr.apps.predict.twice import predict_twice
     from lmr.apps.predict.verdict import describe_run
@@ -152,11 +156,17 @@ def run(options: argparse.Namespace) -> str | None:
             if getattr(options, flag):
                 name = flag.replace("_", "-")
                 raise LmrError(f"--{name} is for streams; say with --stream-by which images belong to one stream.")
-        summary = (predict_twice if given.truth is None else predict_taught)(options.sources, given)
+        with tempfile.TemporaryDirectory() as folder:  # the page is made from a file
+            unnamed = given.html is not None and given.out is None and not given.resume
+            chosen = replace(given, out=Path(folder) / "answers.jsonl") if unnamed else given
+            summary = (predict_twice if given.truth is None else predict_taught)(options.sources, chosen)
+            if given.html is not None and chosen.out is not None:
+                Answers(list(read_answers(chosen.out))).write_html(given.html)
+            if unnamed:
+                print_bytes(Path(folder, "answers.jsonl").read_bytes())
+                summary = replace(summary, out=None)
     if summary is None:
         return None
-    if given.html is not None and given.out is not None:
-        Answers(list(read_answers(given.out))).write_html(given.html)
     print(f"lmr: {describe_run(summary, given, options.sources)}", file=sys.stderr)
     for sentence in filter(None, (str(summary) if options.verbose else summary.watch, summary.tally.precision)):
         print(f"lmr: {sentence}", file=sys.stderr)

@@ -107,6 +107,9 @@ class Contract:
         """The number of images of a stream after which the work repeats; 1 if all steps are alike."""
         return 1
 
+    def rewind(self) -> None:
+        """Prepare the state for a second pass over the images of the stream so far."""
+
     def fill_state(self, images: Tensor) -> None:
         """Fill the state as after a long stream of such images, where that decides what a step costs."""
 

@@ -11,6 +11,7 @@ jump when the weather does. Four rules follow:
    how fast, does not matter; nor do the class shares.
 3. While the stream is drifted, adapt as LMR does, with the counted shares in place of equal ones (eq. 17). Answer
    before the step, and take targets from the mass of earlier steps (eq. 13): no image depends on later ones.
+   In a second pass over the images, this begins where the sum of rule 2 was last 0, with what the first has learnt.
    When the pixels change again, or after some thousand images, the frozen model answers until the test has decided.
 4. Time is counted in new images: frames that repeat the last one teach nothing.
 
@@ -63,7 +64,7 @@ TINY = 1e-30  # in place of a divisor of 0
 # What decides, small enough to be fetched: the program waits for the device once in a batch, not in every block.
 _DECIDING = (
     *("adapting", "looking", "images", "last", "recent", "domain_pixels", "domain_images", "block", "pending", "age"),
-    *("answered", "clarities", "squares", "fall", "rise"),
+    *("answered", "clarities", "squares", "fall", "rise", "onset", "until"),
 )
 
 
@@ -159,6 +160,8 @@ class Steady(NormMethod):
             "squares": zero,  # the sum of its squares over all labels
             "fall": zero,  # evidence that the clarity is lower than in quiet times
             "rise": zero,  # and that it is higher
+            "onset": 0,  # images of the stream when "fall" was last 0 in quiet times: the drift began there
+            "until": 0,  # images of the stream from which it is known to be drifted, in a second pass
             "last": pixels,  # pixel statistics of the last image
             "recent": pixels,  # their mean over recent images of a drifted stream
             "domain_pixels": pixels,  # their mean over the first ones
@@ -184,8 +187,8 @@ class Steady(NormMethod):
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         sums = ("weight", "pending", "class_weights", "answers", "age", "history", "doubtful", "answered", "mass")
         own: Ranges = dict.fromkeys((*sums, "domain_images", "fall", "rise"), (0, None))
-        own |= {"adapting": (0, 1), "looking": (0, 1)}
-        own |= {"running": SHARES, "bias": (-self.clip, self.clip), "images": COUNTS}
+        own |= {"adapting": (0, 1), "looking": (0, 1)} | dict.fromkeys(("images", "onset", "until"), COUNTS)
+        own |= {"running": SHARES, "bias": (-self.clip, self.clip)}
         return super().ranges(state) | own
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
@@ -369,7 +372,11 @@ class Steady(NormMethod):
         quiet = ~adapting & ~looking
         fall, rise = self._test_clarity(state, clarity, label, novelty)
         fall, rise = fall.where(~adapting, 0), rise.where(quiet, 0)
-        drifted, clearer = fall > ALARM, rise > ALARM  # if it has become clearer, the images before were the bad ones
+        told = quiet & (state["until"] > 0) & (state["images"] == state["until"])
+        drifted, clearer = (
+            (fall > ALARM) | told,
+            rise > ALARM,
+        )  # if it has become clearer, the images before were the bad ones
         settled = looking & (fall == 0)
         fade = (1 - count / MEMORY).clamp(min=0).where(~clearer, 0).where(quiet, 1)
         counted = novelty * quiet.unsqueeze(1)
@@ -382,6 +389,7 @@ class Steady(NormMethod):
             "squares": (state["squares"] + (counted * clarity.square()).sum(1)) * fade,
             "fall": fall.where(~drifted, 0).where(~asks, ALARM / 2),
             "rise": rise.where(~(clearer | drifted), 0),
+            "onset": state["images"].where(quiet & (fall == 0), state["onset"]),
             "adapting": ((adapting | drifted) & ~asks).to(state["adapting"].dtype),
             "looking": (asks | (looking & ~drifted & ~settled)).to(state["looking"].dtype),
             "block": torch.zeros_like(state["block"]),
@@ -415,7 +423,9 @@ class Steady(NormMethod):
         first = adapting & (state["domain_images"] < LOOK)
         images, start = state["domain_images"] + count[:, 0] * first, state["domain_pixels"]
         start = choose_rows(first, start.lerp(mean, count / images.clamp(min=TINY).unsqueeze(1)), start)
-        recent = choose_rows(first, start, state["recent"].lerp(mean, (count / LOOK).clamp(max=1)))
+        since = state["images"] - state["until"]
+        told = (state["until"] > 0) & (since > 0) & (since <= LOOK)  # these may be of before the drift
+        recent = choose_rows(first | told, start, state["recent"].lerp(mean, (count / LOOK).clamp(max=1)))
         recent = choose_rows(adapting, recent, state["recent"])
         distance = ((recent - start).square() / recent.new_tensor(VARIANCES)).amax(1)
         changed = adapting & ~first & (distance > FAR)
@@ -471,6 +481,13 @@ class Steady(NormMethod):
     @property
     def cycle(self) -> int:
         return min(LOOK, int(1 / self.share)) if self._restores() else 1
+
+    def rewind(self) -> None:
+        """Answer as the frozen model up to where the present drift began, and from there on as now."""
+        state = self.state
+        known = (state["adapting"] > 0) & (state["onset"] > 0)
+        new = {key: torch.zeros_like(state[key]) for key in ("images", "adapting", "block")} | {"until": state["onset"]}
+        self.state |= {key: choose_rows(known, value, state[key]) for key, value in new.items()}
 
     def fill_state(self, images: Tensor) -> None:
         mean = describe_pixels(images).mean(0).to(self.classifier.prototypes.dtype)

@@ -172,16 +172,15 @@ class WordTokenizer:
         hint = f" Near ones: {', '.join(near)}." if near else ""
         return (
             f"{hint} It knows {len(self.names)} class names and {len(self.around)} words around them; 'lmr doctor "
-            f"{self.model}' lists both. For other words load a CLIP model, such as ViT-B-16."
+            f"{self.model}' lists both. For other words load a CLIP model, such as openai/clip-vit-base-patch16."
         )
 
     def find_near(self, words: str, count: int = 6) -> list[str]:
-        """List names near in meaning; else those that share a word, are spelt alike or differ in number."""
+        """List names near in meaning; else those that share a word, differ in number or may be meant by a slip."""
         if meant := [name for name in (*ALIASES.get(words, ()), *RELATED.get(words, ())) if name in self.names]:
             return meant[:count]
         sharing = [name for name in self.names if set(name.split()) & set(words.split())]
-        inside = [name for name in self.names if len(words) > 3 and (words in name or name in words)]
-        return list(dict.fromkeys([*sharing, *inside, *find_near(words, self.names, count)]))[:count]
+        return list(dict.fromkeys([*sharing, *find_near(words, self.names, count)]))[:count]
 
 
 def split_words(text: str) -> list[str]:

@@ -73,10 +73,20 @@ def test_what_does_not_fit_is_refused(pictures: Path, tmp_path: Path, capsys: py
     for option in ({"out": "a.jsonl"}, {"colour": "red"}):
         with pytest.raises(lmr.LmrError, match=next(iter(option))):
             lmr.predict(pictures, LABELS, **option)
-    for words in (["--out", str(tmp_path / "o.csv")], []):
-        code, _, said = run_here(capsys, str(pictures), "--labels", TEXT, "--html", str(tmp_path / "o.html"), *words)
-        assert code == 2
-        assert "--html" in said
+    words = ["--html", str(tmp_path / "o.html"), "--out", str(tmp_path / "o.csv")]
+    code, _, said = run_here(capsys, str(pictures), "--labels", TEXT, *words)
+    assert code == 2
+    assert "--html" in said
+
+
+@pytest.mark.parametrize("method", ["lmr", "zeroshot"])
+def test_page_needs_no_output(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str) -> None:
+    words = [str(pictures), "--labels", TEXT, "--method", method]
+    assert run_here(capsys, *words, "--out", str(tmp_path / "o.jsonl"), "--html", str(tmp_path / "a.html"))[0] == 0
+    code, lines, said = run_here(capsys, *words, "--html", str(tmp_path / "b.html"))
+    assert (code, lines) == (0, (tmp_path / "o.jsonl").read_text())
+    assert "5 of 6 images labelled, 1" in said
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
 def test_names_and_paths_are_text_on_the_page() -> None:

@@ -13,8 +13,8 @@ from lmr.apps.predict import run as run_module
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary
 from lmr.apps.predict.twice import predict_twice
-from lmr.images.files import open_image
-from predict_runs import LABELS, Crash, crash_at, draw_pictures, read_lines
+from lmr.images.files import list_images, open_image
+from predict_runs import LABELS, Crash, crash_at, draw_pictures, read_lines, turn_grey
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
 COUNT = 20
@@ -43,6 +43,25 @@ def test_second_pass_answers_with_what_the_first_learnt(pictures: Path, tmp_path
     assert (summary.images, summary.passes, summary.adapted) == (COUNT, 2, COUNT)
     assert "in two passes" in str(summary)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "pictures"]
+
+
+@pytest.mark.usefixtures("real_models")
+def test_second_pass_of_the_default_adapts_from_where_the_images_turned_bad(tmp_path: Path) -> None:
+    good = draw_pictures(tmp_path / "a", range(64))
+    turn_grey(draw_pictures(tmp_path / "b", range(64, 160)))
+    backbone = lmr.load()
+    method = lmr.create("steady", backbone.classifier(LABELS), preset="auto")
+    images = torch.stack([backbone.preprocess(open_image(path)) for path in list_images([good, tmp_path / "b"])])
+    first = torch.cat([method.step(batch).logits for batch in images.split(64)])
+    begun = int(method.state["onset"])
+    assert 32 <= begun <= 72
+    method.rewind()
+    expected = torch.cat([method.step(batch).probabilities.max(1).values for batch in images.split(64)])
+    assert not torch.equal(expected[begun:], first[begun:].softmax(1).max(1).values)
+    out = tmp_path / "out.jsonl"
+    summary = predict_twice([good, tmp_path / "b"], PredictOptions(labels=LABELS, out=out))
+    assert (summary.passes, summary.adapted) == (2, 160 - begun)
+    assert [line["probability"] for line in read_lines(out)] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 @pytest.mark.parametrize("changes", [{"method": "steady"}, {"method": "zeroshot"}, {"passes": 1}])

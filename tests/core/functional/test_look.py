@@ -9,14 +9,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import lmr
-from lmr.core.functional.look import describe_look, measure_look
+from lmr.core.functional.look import EMPTY, describe_look, judge_look, measure_look
 from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
 
 
-def describe(images: NDArray[np.uint8] | NDArray[np.float64]) -> list[str]:
+def judge(images: NDArray[np.uint8] | NDArray[np.float64]) -> list[int]:
     pixels = torch.from_numpy(np.asarray(images)).permute(0, 3, 1, 2).double() / 255
-    return describe_look(measure_look(pixels), pixels.shape[-1])
+    return judge_look(measure_look(pixels), pixels.shape[-1])
+
+
+def describe(*folders: NDArray[np.uint8] | NDArray[np.float64], ordered: bool = True) -> list[str]:
+    looks = [bits for images in folders for bits in judge(images)]
+    return [str(one) for one in describe_look(looks, ordered=ordered)]
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +43,27 @@ def test_strong_corruptions_have_their_word(photographs: NDArray[np.uint8], corr
     assert describe(lmr.corrupt(photographs, corruption, 5, constants="cifar")) == [word]
 
 
-def test_dark_images_are_dark(photographs: NDArray[np.uint8]) -> None:
-    assert "dark" in describe(photographs * 0.3)
+def test_dark_images_are_dark_and_not_washed_out(photographs: NDArray[np.uint8]) -> None:
+    assert describe(photographs * 0.15) == ["dark"]
+
+
+def test_bad_images_among_good_ones_are_found_where_they_are(photographs: NDArray[np.uint8]) -> None:
+    noisy, blurred = (lmr.corrupt(photographs, kind, 3, constants="cifar") for kind in ("gaussian_noise", "zoom_blur"))
+    assert describe(photographs, noisy) == ["noisy from about image 65 on"]
+    assert describe(noisy, photographs) == ["noisy up to about image 64"]
+    assert describe(photographs, photographs, noisy, photographs) == ["noisy from about image 129 to 192"]
+    parts = describe(noisy, blurred, photographs)
+    assert [one.split(" about")[0] for one in parts] == ["noisy up to", "blurred from"]
+    mixed = np.stack([noisy, photographs, photographs], 1).reshape(-1, *noisy.shape[1:])
+    assert describe(mixed) == ["in part noisy (35 %)"]
+    assert describe(photographs, noisy, ordered=False) == ["in part noisy (52 %)"]
+
+
+def test_what_is_no_picture_has_no_other_word(photographs: NDArray[np.uint8]) -> None:
+    empty = np.concatenate([photographs[:32] * 0, photographs[:32] * 0 + 130])
+    assert set(judge(empty)) == {EMPTY}
+    assert describe(empty) == []
+    assert describe(empty[:16], photographs) == []
 
 
 def test_numbers_are_those_of_a_plain_computation() -> None:
@@ -64,4 +88,5 @@ def compute(pixels: Tensor) -> Tensor:
     fine = gradient(grey)
     ratio = np.log((fine + 1e-4) / (gradient(coarse) + 1e-4))
     sigma = noise / 900 * np.sqrt(np.pi / 2) / 6
-    return torch.tensor([grey.mean(), np.sort(grey.flatten())[19], sigma, fine, ratio], dtype=torch.float64)
+    numbers = [grey.mean(), np.sort(grey.flatten())[19], sigma, fine, ratio, grey.std(ddof=1)]
+    return torch.tensor(numbers, dtype=torch.float64)

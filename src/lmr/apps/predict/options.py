@@ -24,8 +24,8 @@ class PredictOptions(MethodOptions):
     and --truth have one"""
     every: int = 1  # label every N-th frame of a video
     truth: AnyPath | None = None
-    """true labels of some of the images, as 'lmr label' writes them: lines of path,label; they correct all answers, and
-    show how accurate these are"""
+    """true labels of some of the images, as 'lmr label' writes them: lines of path,label; or a folder with one
+    sub-folder per class; they correct all answers, and show how accurate these are"""
     column: str | None = None
     """the column of a list that has the paths (default: path, file_name, filename, file, image or image_path)"""
     out: AnyPath | None = None
@@ -33,7 +33,7 @@ class PredictOptions(MethodOptions):
     .jsonl file per stream"""
     html: AnyPath | None = None
     """also write a page with all images, the answers of the frozen and the adapted model, and a filter by class; it
-    costs one more forward pass per image and needs an --out that ends in .jsonl"""
+    costs one more forward pass per image"""
     state: AnyPath | None = None
     """keep what was learnt in this file: it is read at the start if it exists, and written after every batch; with
     --stream-by, a folder with such a file per stream"""
@@ -75,8 +75,8 @@ class PredictOptions(MethodOptions):
                 if getattr(self, option):
                     name = option.replace("_", "-")
                     raise LmrError(f"--truth answers all images as one folder, so that --{name} does not fit; omit it.")
-        if self.html is not None and not os.fspath(self.out or "").lower().endswith(".jsonl"):
-            raise LmrError("--html shows the answers of a .jsonl file; give --out FILE.jsonl too.")
+        if self.html is not None and self.out is not None and not os.fspath(self.out).lower().endswith(".jsonl"):
+            raise LmrError("--html shows the answers of a .jsonl file; give --out FILE.jsonl, or no --out.")
         if self.html is not None and self.stream_by is not None:
             raise LmrError("--html shows one file of answers, so that --stream-by does not fit; omit one of them.")
         prompts = resolved.prompts
@@ -89,6 +89,11 @@ class PredictOptions(MethodOptions):
 class CheckOptions(PredictOptions):
     """The options of ``lmr check``; of the others, those about classes, model, method and batches count."""
 
+    truth: AnyPath | None = None
+    """true labels of some of the images of any folder, as 'lmr label' writes them: lines of path,label (default: the
+    names of the sub-folders); all of them judge, and each image is corrected by the others"""
+    passes: int = 2
+    """also try a second pass of the method, as 'lmr predict' does it over image files; 1 tries none"""
     order: Literal["names", "times"] = "names"
     """answer the images in the order of their file names, whatever their folders, or of the times when the files were
     last changed"""

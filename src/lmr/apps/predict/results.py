@@ -258,16 +258,15 @@ class RunTally:
     compared: int = 0  # answers that were compared with the frozen model's
     differing: int = 0  # those of them with another label
     sureness: float = 0.0  # the sum of the probabilities of all labels
-    looks: list[list[float]] = field(default_factory=list)  # of some images: see ``measure_look``
+    looks: list[int] = field(default_factory=list)  # of readable images: see ``judge_look``
     classes: int = 0  # that the model chooses from
-    side: int = 0  # of the images as the model sees them, in pixels
     reused: int = 0  # repeated frames that took the answer to the one before
 
     def add(self, other: RunTally) -> None:
         """Add the tally of another stream."""
         for key in ("images", "failed", "watches", "adapted", "compared", "differing", "sureness", "looks", "reused"):
             setattr(self, key, getattr(self, key) + getattr(other, key))
-        for key in ("first_error", "suited", "precision", "rests", "classes", "side"):
+        for key in ("first_error", "suited", "precision", "rests", "classes"):
             setattr(self, key, getattr(self, key) or getattr(other, key))
 
 

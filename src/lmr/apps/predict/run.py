@@ -35,7 +35,7 @@ from lmr.core.answer import Answer, make_answers, rank
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
 from lmr.core.files import hold_lock, sync_folder
-from lmr.core.functional.look import measure_look
+from lmr.core.functional.look import judge_look, measure_look
 from lmr.core.method import Method
 from lmr.core.placement import digest_tensors
 from lmr.core.prediction import Prediction
@@ -60,7 +60,6 @@ TEMPLATES_NOTE = "templates"  # of a state: the texts around the class names, as
 BATCHES_AHEAD = 2
 WORKERS = min(4, os.cpu_count() or 1)  # threads that decode
 COMPARED = 8  # one image in so many is compared with the frozen model, where no watch does it: 4 % of a step of LMR
-LOOKS = 64  # images at the start of which all are measured; then one in eight
 LOCK_SECONDS = 0.1  # time for a run that is just ending to remove its lock
 
 
@@ -77,8 +76,8 @@ def predict_images(
 
     ``sources`` may also be .csv lists of paths. Options that do not fit together raise LmrError before any file is
     changed; an image that cannot be read gets a line with an error. With ``labelled``, absolute paths of images, lines
-    hold all logits, and the frozen model answers these images too. ``begin`` is a state that is only read, and
-    ``title`` labels the progress bar. ``load`` gives the model, where it is loaded already.
+    hold all logits, and the frozen model answers these images too. ``begin`` is the state after a first pass, only
+    read, and ``title`` labels the progress bar. ``load`` gives the model, where it is loaded already.
     """
     if options.truth is not None:
         raise LmrError("Call predict_taught for a run with true labels.")
@@ -97,7 +96,7 @@ def predict_images(
         images = list_sources(sources, options.column)
         check_images(images, options.every)
         run = (load or Labeller)(resume_dtype(options, progress), images).prepare(output, progress, images)
-        run.labelled, run.title = labelled, title
+        run.labelled, run.title, run.again = labelled, title, begin is not None
         finished = run.start(begin or (None if state is None else Path(state)), options.resume)
         start = time.perf_counter()
         run.label(images, finished)
@@ -171,6 +170,7 @@ class PredictRun:
         self.tally = RunTally()  # of this run
         self.labelled: Container[str] | None = None  # of a first pass: see ``predict_images``
         self.title = "labelling"
+        self.again = False  # a second pass over the same images
         self.adapted = 0  # answers of an adapted model in the whole output
         self.saved = 0  # images that are saved on the disk
         self.finished = False
@@ -189,6 +189,8 @@ class PredictRun:
             return self.recover()
         if earlier is not None and earlier.exists():
             self._check_unfinished(self.load_state(earlier, adopt=self.options.adopt))
+            if self.again:
+                self.method.rewind()
         self.begin()
         return ()
 
@@ -353,16 +355,11 @@ class PredictRun:
         return answers
 
     def _look(self, images: Tensor) -> None:
-        """Measure how some of the images look, where their pixels are known."""
+        """Note how the images look, where their pixels are known."""
         scale = self.method.classifier.pixels
-        if scale is None or images.ndim != 4 or images.shape[1] != 3:
-            return
-        chosen = [
-            k for k in range(len(images)) if len(self.tally.looks) + k < LOOKS or (self.images + k) % COMPARED == 0
-        ]
-        if chosen:
-            self.tally.looks += measure_look(scale.to_shares(images[chosen].float())).tolist()
-            self.tally.side = min(images.shape[2:])
+        if scale is not None and images.ndim == 4 and images.shape[1] == 3:
+            numbers = measure_look(scale.to_shares(images.float()))
+            self.tally.looks += judge_look(numbers, min(images.shape[2:]))
 
     def _compare(self, images: Tensor, prediction: Prediction, named: Sequence[ImagePlace]) -> dict[int, int]:
         """Return the frozen model's label at some places of a batch: where the watch compared, or one image in eight.

@@ -1,8 +1,8 @@
 """``lmr predict`` on files: two passes, of which the second answers all images with what the first has learnt.
 
 A folder is not a stream: nobody waits for the answer to its first image. The second pass continues from the state of
-the first and adapts further. A method that answered as the frozen model throughout would only answer the same again, so
-that its first pass is the result.
+the first and adapts further; the default adapts from where the answers began to be less clear. A method that answered
+as the frozen model throughout would only answer the same again, so that its first pass is the result.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _predict(sources: Sequence[AnyPath], options: PredictOptions, first: Path) -
     if not resume:
         first.unlink(missing_ok=True)
         state.unlink(missing_ok=True)
-    seconds, begun = 0.0, resume and second is not None and second.exists()
+    seconds, noticed, begun = 0.0, None, resume and second is not None and second.exists()
     loaded: list[Labeller] = []
 
     def load(options: PredictOptions, images: Sequence[Path]) -> Labeller:
@@ -75,14 +75,15 @@ def _predict(sources: Sequence[AnyPath], options: PredictOptions, first: Path) -
     if not begun:
         one = replace(options, out=first, state=state, resume=resume, overwrite=False)
         summary = predict_images(sources, one, title="pass 1 of 2", load=load)
-        seconds = summary.seconds
+        seconds, noticed = summary.seconds, summary.tally.first_adapted
         if not summary.adapted:
             return _take(summary, first, state, options)
     two = replace(options, resume=begun, overwrite=not begun)  # the first pass has checked the output
     summary = predict_images(sources, two, begin=state, title="pass 2 of 2", load=load)
     first.unlink(missing_ok=True)
     state.unlink(missing_ok=True)
-    return replace(summary, seconds=seconds + summary.seconds, passes=2)
+    tally = replace(summary.tally, first_adapted=noticed)
+    return replace(summary, tally=tally, seconds=seconds + summary.seconds, passes=2)
 
 
 def _name_state(first: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The line at the end of ``lmr predict``: what was labelled, what adapting changed and why, and what to type next."""
+"""The end of ``lmr predict``: a line on what was labelled and what adapting changed and why, and what to type next."""
 
 from __future__ import annotations
 
@@ -6,30 +6,35 @@ import os
 import shlex
 from collections.abc import Sequence
 
-import torch
-
 from lmr.apps.options import AnyPath
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary
 from lmr.core.answer import UNKNOWN
 from lmr.core.foreign_text import make_printable
-from lmr.core.functional.look import FEWEST, describe_look
+from lmr.core.functional.look import EMPTY, FEWEST, Look, describe_look
 
 MANY = 0.5  # of the answers in one class are worth a word, if that is twice an equal share at least
+UNSURE = 0.7  # mean confidence below which images that look ordinary may be bad
 ENOUGH = 20  # answers from which shares mean something
 
 
 def describe_run(summary: PredictSummary, options: PredictOptions, sources: Sequence[AnyPath]) -> str:
-    """Return the line for a run with these options as they were given, before they were resolved."""
+    """Return the line for a run, and below it a command to copy, with the options as they were given, not resolved."""
     counted = _count(summary)
     if summary.taught is not None or summary.images == summary.errors:
         return " ".join(filter(None, (counted, summary.taught)))
     tally = summary.tally
-    words = describe_look(torch.tensor(tally.looks), tally.side) if tally.looks else []
+    found = describe_look(tally.looks, ordered=not summary.earlier and options.stream_by is None)
+    empty, looks = tally.looks.count(EMPTY), len(tally.looks)
     said = [counted]
-    if tally.images > tally.failed:
-        said += [_describe_images(summary, words), *_describe_share(summary, options)]
-        said.append(_advise(summary, options, sources, bool(words)))
+    if empty:
+        said.append(f"There is no picture in {empty} of {looks}: they are of one colour.")
+    if tally.images > tally.failed and (not empty or empty < looks):
+        said.append(
+            _describe_images(summary, found, "The others" if empty else "The new ones" if summary.earlier else "They")
+        )
+        said += [] if empty else _describe_share(summary, options)
+        said.append(_advise(summary, options, sources, bool(found) and not empty))
     return " ".join(filter(None, said))
 
 
@@ -47,23 +52,30 @@ def _count(summary: PredictSummary) -> str:
     return ", ".join(parts) + "."
 
 
-def _describe_images(summary: PredictSummary, words: Sequence[str]) -> str:
+def _describe_images(summary: PredictSummary, found: Sequence[Look], who: str) -> str:
     """Return how the images look, and what adapting has changed."""
     tally = summary.tally
-    sure = f"{_percent(tally.sureness / (tally.images - tally.failed))}"
-    look = f"Mean confidence {sure}"
-    if len(tally.looks) >= FEWEST:
-        look = f"They look {' and '.join(words) or 'ordinary'} (mean confidence {sure})"
+    mean = tally.sureness / (tally.images - tally.failed)
+    look = f"Mean confidence {_percent(mean)}"
+    enough = len(tally.looks) - tally.looks.count(EMPTY) >= FEWEST
+    if enough:
+        look = f"{who} look {' and '.join(map(str, found)) or 'ordinary'} (mean confidence {_percent(mean)})"
+        if not found and mean < UNSURE and EMPTY not in tally.looks:
+            look += ", which is low: they may be bad in another way, or no class may fit"
     if tally.rests and not tally.adapted:
-        why = "they were so from the first image on" if words else "they did not change"
-        return f"{look}; nothing was adapted, because {why}."
+        why = "the answers did not become clearly less sure"
+        if any(one.begin == 0 for one in found):
+            why = "they were so from the first image on" if all(one.all for one in found) else "some were at the start"
+        return f"{look}; nothing was adapted" + (f", because {why}." if enough else ".")
     if not tally.compared:
         return f"{look}."
+    since = ""
+    if tally.rests and tally.first_adapted is not None and tally.first_adapted > 1:
+        since = f" the answers became less sure by image {tally.first_adapted}, and"
     when = " in two passes" if summary.passes == 2 else ""
-    if not when and tally.rests and tally.first_adapted is not None and tally.first_adapted > 1:
-        when = f" from image {tally.first_adapted} on"
     share = f"about {_percent(tally.differing / tally.compared)}" if tally.differing else "none"
-    return f"{look}; adapting{when} changed {share} of the answers ({tally.differing} of {tally.compared} compared)."
+    sample = f"({tally.differing} of a sample of {tally.compared})"
+    return f"{look};{since} adapting{when} changed {share} of the answers {sample}."
 
 
 def _describe_share(summary: PredictSummary, options: PredictOptions) -> list[str]:
@@ -77,17 +89,18 @@ def _describe_share(summary: PredictSummary, options: PredictOptions) -> list[st
 
 
 def _advise(summary: PredictSummary, options: PredictOptions, sources: Sequence[AnyPath], bad: bool) -> str:
-    """Return what to type next."""
+    """Return what to type next, on a line of its own."""
     tally, command = summary.tally, _suggest_label(options, sources)
-    adapted = tally.adapted if tally.rests else tally.compared
+    helped = bool(tally.differing) if tally.compared else tally.adapted > 0
     equal = "If all classes are about equally frequent, add --prior uniform." if bad and tally.rests else ""
     if not command:
-        return "" if adapted else equal
-    if adapted:
-        return f"To see whether that helped, label 20 images: {command}"
-    if bad:
-        return f"{equal} {'Otherwise,' if equal else 'To correct the answers,'} label 20 images: {command}".strip()
-    return f"To see how accurate the answers are, label 20 images: {command}"
+        return "" if helped else equal
+    why = "To see how accurate the answers are,"
+    if helped:
+        equal, why = "", "To see whether that helped,"
+    elif bad:
+        why = "Otherwise," if equal else "To correct the answers,"
+    return f"{equal} {why} label 20 images:\n  {command}".strip()
 
 
 def _percent(share: float) -> str:
