@@ -15,7 +15,7 @@ from pocket import CLASSES
 from second_device import DEVICE, count_waits, move_backbone
 from tiny_models import draw_batches, load_tiny
 
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "cost.md"
+PAGE = Path(__file__).parents[2] / "docs" / "platforms.md"
 ROWS = {  # the waits of some methods
     name: (int(few), int(many))
     for name, few, many in re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \|$", PAGE.read_text(encoding="utf-8"), re.M)

@@ -18,6 +18,7 @@ import torch
 
 from lmr.apps.method_options import MethodOptions
 from lmr.apps.model_options import make_classifier
+from lmr.bench.machine import use_threads
 from lmr.core.classifier import ZeroShot
 from lmr.core.placement import place_tower
 from lmr.images.files import UnreadableImage, open_image
@@ -51,7 +52,8 @@ def load_model(options: MethodOptions, images: Sequence[Path] = ()) -> LoadedMod
         loaded = load_model(replace(options, dtype=None))
         place_tower(loaded.backbone.encoder, dtype=getattr(torch, str(options.dtype)))
         return loaded
-    backbone = options.load(options.model)
+    with use_threads(1):  # to start threads would take a third of the time of a small model
+        backbone = options.load(options.model)
     if backbone.is_small:
         torch.set_num_threads(1)
     classifier = make_classifier(backbone, options.names, options.wording)
