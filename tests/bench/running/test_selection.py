@@ -138,17 +138,20 @@ class Here:
         return ""
 
 
-def bench(plan: Plan, folder: Path) -> BenchResult:
-    return run_bench(plan, folder, start_workers=lambda tasks, target, seconds: Here(target), brief=True)
+def bench(plan: Plan, folder: Path, *sources: Path) -> BenchResult:
+    workers = lambda tasks, target, seconds: Here(target)  # noqa: E731
+    return run_bench(plan, folder, start_workers=workers, brief=True, sources=sources)
 
 
-def test_rows_say_how_their_values_were_chosen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sources", [(), ("earlier",)])
+def test_rows_say_how_their_values_were_chosen(tmp_path: Path, sources: tuple[str, ...]) -> None:
+    """Those of earlier runs too, in the same folder or taken from another."""
     grid = "tent = [{ lr = 1e-30 }]\nlmr = [{ lr = 2e-2 }]\n"  # the first changes nothing: the published values win
     plan = make_plan(tmp_path, grid, corruptions="fog", methods=["tent(lr=1e-31)", "lmr"], images=16)
     plain = make_plan(tmp_path, grid, corruptions="fog", methods=["tent(lr=1e-31)"], images=16, select=None)
-    (before,) = bench(plain, tmp_path / "runs").rows
+    (before,) = bench(plain, tmp_path / (*sources, "runs")[0]).rows
     assert before.selected == {}
-    bench(plan, tmp_path / "runs")
+    bench(plan, tmp_path / "runs", *(tmp_path / name for name in sources))
     rows = {row.label: row for row in read_rows(tmp_path / "runs")[0]}
     tent = next(row for row in rows.values() if row.method == "tent")
     assert tent.run == before.run

@@ -115,6 +115,7 @@ def run_bench(
             for message in [*messages, f"{len(taken)} finished runs were taken from {str(Path(source))!r}."]:
                 log(message)
             rows |= taken
+        _mark_selected(target, tasks, rows)
         for run in rows:
             Checkpoint(target, run).delete()
         left = [task for task in tasks if task.run not in rows]
@@ -164,11 +165,15 @@ def _find_rows(folder: Path, tasks: Sequence[Task], log: Callable[[str], object]
     others = sorted({row.device for task in tasks if (row := found.get(task.run)) and row.device != _kind(task.device)})
     if others:
         log(f"Finished runs on {', '.join(others)} in {str(folder)!r} are kept; for another device give another --out.")
-    for task in tasks:  # the published values of an earlier run were chosen now
-        if task.run in found and task.entry.selected and found[task.run].selected != task.entry.selected:
-            found[task.run] = replace(found[task.run], selected=dict(task.entry.selected))
-            append_row(folder, found[task.run])
     return found
+
+
+def _mark_selected(folder: Path, tasks: Sequence[Task], rows: dict[str, Row]) -> None:
+    """Write again the rows of earlier runs whose values were chosen now."""
+    for task in tasks:
+        if task.run in rows and task.entry.selected and rows[task.run].selected != task.entry.selected:
+            rows[task.run] = replace(rows[task.run], selected=dict(task.entry.selected), label=task.entry.label)
+            append_row(folder, rows[task.run])
 
 
 def _kind(device: str) -> str:
