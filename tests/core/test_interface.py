@@ -13,7 +13,7 @@ NAMES = ["red ring", "blue star", "green heart", "purple square"]
 CONTRACT = {
     "adapt", "add_labels", "answer", "begin", "card", "choose_values", "class_sums", "classes_reason", "classifier",
     "cycle", "describe", "emission", "emits", "export", "export_reason", "fill_state", "fit_source", "grows",
-    "logit_floor", "logit_offset", "margin_width", "memory_span", "name", "phases", "prepare", "ranges",
+    "logit_floor", "logit_offset", "margin_width", "memory_span", "name", "phases", "prepare", "ranges", "rewind",
     "scores", "single_stream_reason", "spec", "state", "streams", "takes_views", "towers", "trainable", "trained",
     "unknown",
 }  # fmt: skip
