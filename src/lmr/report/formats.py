@@ -1,4 +1,4 @@
-"""Tables as Markdown, also for the terminal, as LaTeX and as CSV: the same numbers in every format.
+"""Tables as terminal text, Markdown, LaTeX and CSV: the same numbers in every format.
 
 Below each line are its spread over seeds, its published numbers and the differences, if there are any.
 """
@@ -65,16 +65,29 @@ def _list_heads(table: Table) -> list[str]:
     return [table.corner, *(column.head for column in table.columns)]
 
 
-def format_markdown(table: Table, aligned: bool = False) -> str:
-    """Return a Markdown table under its title, with its notes; ``aligned`` fills its cells with blanks."""
+def format_terminal(table: Table) -> str:
+    """Return aligned text under the title, with the notes; the best number of a column has a *, the second a +."""
+    rows = [[table.corner, *(f"{column.head} " for column in table.columns)]]
+    shown = list(list_rows(table))
+    for row in shown:
+        label = f"  {row.kind}" if row.kind else row.line.label
+        rows.append([label, *(cell.text + " *+"[cell.rank] for cell in row.cells)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+    lines.insert(1, "-" * max(map(len, lines)))
+    key = ["* best, + second."] if any(cell.rank for row in shown for cell in row.cells) else []
+    text = "\n".join([table.title, "", *lines, "", *key, *table.list_notes()]) + "\n"
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
+
+
+def format_markdown(table: Table) -> str:
+    """Return a Markdown table with its title as a heading and its notes below."""
     marks = ("{}", "**{}**", "<u>{}</u>")
     rows = [[escape_markdown(head) for head in _list_heads(table)], ["---", *("---:" for _ in table.columns)]]
     for row in list_rows(table):
         label = f"*{row.kind}*" if row.kind else escape_markdown(row.line.label)
         rows.append([label, *(marks[cell.rank].format(cell.text) for cell in row.cells)])
-    widths = [max(map(len, column)) if aligned else 0 for column in zip(*rows, strict=True)]
-    padded = [[text.rjust(width) for text, width in zip(row, widths, strict=True)] for row in rows]
-    body = [f"| {' | '.join([row[0].ljust(widths[0]), *own[1:]])} |" for row, own in zip(rows, padded, strict=True)]
+    body = ["| " + " | ".join(row) + " |" for row in rows]
     notes = [f"- {escape_markdown(note)}" for note in table.list_notes()]
     return "\n".join([f"### {escape_markdown(table.title)}", "", *body, *([""] if notes else []), *notes]) + "\n"
 
@@ -148,5 +161,4 @@ def print_text(text: str = "") -> None:
 def show_tables(tables: Sequence[Table]) -> None:
     """Print tables; characters that move the cursor or colour the terminal are not printed."""
     for table in tables:
-        text = format_markdown(table, aligned=True)
-        print_text("".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text))
+        print_text(format_terminal(table))
