@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
-_FEWEST_ROWS = 100  # of which oneDNN's product is faster: it first brings the weights into another order
+_FEWEST_ROWS = 100  # oneDNN is slower with fewer: it reorders the weights first
 
 
 class Linear(nn.Linear):
