@@ -74,9 +74,10 @@ def format_terminal(table: Table) -> str:
         rows.append([label, *(cell.text + " *+"[cell.rank] for cell in row.cells)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-    lines.insert(1, "-" * max(map(len, lines)))
+    lines.insert(1, "-" * (sum(widths) + 2 * len(table.columns)))
     key = ["* best, + second."] if any(cell.rank for row in shown for cell in row.cells) else []
-    text = "\n".join([table.title, "", *lines, "", *key, *table.list_notes()]) + "\n"
+    notes = [*key, *table.list_notes()]
+    text = "\n".join([table.title, "", *lines, *([""] if notes else []), *notes]) + "\n"
     return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
