@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -102,12 +103,20 @@ def test_an_interrupt_during_imports_is_one_line(command: str, module: str, fold
     ],
 )
 def test_an_interrupt_at_any_time_is_one_line(command: str, delay: float, folder: Path, tmp_path: Path) -> None:
-    """From the moment on at which Python has started and the command begins."""
+    """From the moment on at which Python has started and the command begins.
+
+    An interrupt that falls into code of a library which drops exceptions is lost, once in some hundred runs. A person
+    presses the keys again, and so does this test after 20 seconds.
+    """
     process = start("tell:argparse", find_words(command, folder, tmp_path))
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     time.sleep(delay)
     process.send_signal(signal.SIGINT)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
     _, said = finish(process)
     assert "Traceback" not in said
     if command == "list" and process.returncode == 0:  # it had finished
