@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import pickle
 import tarfile
@@ -18,7 +17,7 @@ from PIL import Image
 import set_maker as maker
 from lmr.data.cifar import OFFICIAL, Cifar, CifarC, open_cifar, open_cifar_c, read_archive, read_checksums
 from lmr.data.corruptions.apply import corrupt
-from lmr.data.provenance import MADE_NOTE, DataOrigin, Provenance, read_origin
+from lmr.data.provenance import DataOrigin, Provenance, read_origin
 from real_data import FOLDER, needs
 
 KINDS = ("python 2", "python 3", "python tar", "binary", "binary tar", "npz", "parquet")
@@ -294,10 +293,6 @@ def test_files_are_official_by_their_checksums(tmp_path: Path, monkeypatch: pyte
     origins = [read_origin(found.describe_part(domains)) for domains in (["fog"], ["fog", "spatter"], ["clean"])]
     expected = [Provenance.OFFICIAL, Provenance.OTHER, Provenance.UNCHECKED]
     assert [origin.corruptions for origin in origins] == expected
-    (official / MADE_NOTE).write_text(json.dumps({"corruptions": "made by lmr"}))
-    made = CifarC(official, 10)
-    assert made.describe_part(["fog"])["corruptions"] == "made by lmr"
-    assert read_origin(made.describe_part(["fog"])) == DataOrigin(corruptions=Provenance.MADE)
 
 
 def test_damaged_official_files_are_sentences(official: Path) -> None:

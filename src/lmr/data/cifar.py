@@ -32,7 +32,7 @@ from lmr.data.dataset import (
     find_first,
 )
 from lmr.data.names import ASSETS, read_list
-from lmr.data.provenance import Provenance, compute_checksum, describe_files, describe_test_set, read_made_note
+from lmr.data.provenance import Provenance, compute_checksum, describe_files, describe_test_set
 from lmr.images.files import decode_image
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [N, 32, 32, 3] and labels [N]
@@ -115,7 +115,7 @@ class CifarC(CorruptedFiles):
         self._arrays: dict[str, NDArray[np.uint8]] = {}
         self._published: dict[str, bool] = {}  # True for compared files that match the published checksum
         self._labels = self._load_labels()
-        origin = read_made_note(folder) or describe_files(Provenance.UNCHECKED, f"CIFAR-{classes}-C")
+        origin = describe_files(Provenance.UNCHECKED, f"CIFAR-{classes}-C")
         self.protocol = {"images": describe_test_set(Provenance.UNCHECKED, COUNT), "corruptions": origin}
 
     def _load_labels(self) -> Labels:
@@ -178,7 +178,7 @@ class CifarC(CorruptedFiles):
         Each file is read completely once, in less than a second.
         """
         files = [domain for domain in domains if domain != CLEAN]
-        if not files or read_made_note(self.folder):
+        if not files:
             return super().describe_part(domains)
         different = [f"{name}.npy" for name in ("labels", *files) if not self._is_published(name)]
         provenance = Provenance.OTHER if different else Provenance.OFFICIAL

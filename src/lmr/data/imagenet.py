@@ -31,7 +31,7 @@ from lmr.data.dataset import (
 )
 from lmr.data.labelled import ImageFileSet, list_classes, list_image_files, measure_some, open_file
 from lmr.data.names import read_imagenet, read_list
-from lmr.data.provenance import Provenance, describe_files, read_archive_note, read_made_note
+from lmr.data.provenance import Provenance, describe_files, read_archive_note
 
 # The folders of a set under the root, in the order in which they are searched.
 FOLDERS = {
@@ -134,12 +134,11 @@ def open_imagenet_c(name: str, root: Path) -> Dataset:
     return corrupt_validation(name, clean)
 
 
-def corrupt_validation(name: str, folder: Path, *, stored: bool = True) -> CorruptedOnTheFly:
-    """Open the clean crops, corrupted when they are read and, if ``stored``, compressed like the official files."""
+def corrupt_validation(name: str, folder: Path) -> CorruptedOnTheFly:
+    """Open the clean crops, corrupted when they are read and compressed like the official files."""
     crops = open_crops(name, folder)
     numbers = [number_image(file, place) for place, file in enumerate(crops.files)]
-    finish = store_as_jpeg if stored else None
-    corrupted = CorruptedOnTheFly(name, crops, "imagenet", numbers=numbers, finish=finish)
+    corrupted = CorruptedOnTheFly(name, crops, "imagenet", numbers=numbers, finish=store_as_jpeg)
     corrupted.protocol["corruptions"] += ", stored as JPEG of quality 85"
     return corrupted
 
@@ -185,7 +184,7 @@ class ImageNetC(CorruptedFiles):
                 f"Expected folders such as {self.domains[0]}/5/n01440764 in {str(folder)!r}, found none. {self._advice}"
             )
         protocol = _describe_list(self._small, self.count(first))
-        origin = read_made_note(folder) or describe_files(Provenance.UNCHECKED, "ImageNet-C")
+        origin = describe_files(Provenance.UNCHECKED, "ImageNet-C")
         self.protocol = {**protocol, "corruptions": origin}
 
     def _has(self, domain: str) -> bool:
@@ -235,7 +234,7 @@ class ImageNetC(CorruptedFiles):
         """Return the protocol; files are official if `lmr fetch` unpacked them, as they have no checksums."""
         archives = {find_group(domain) for domain in domains if domain != CLEAN}
         notes = [read_archive_note(self.folder.parent, f"{archive}.tar") for archive in archives]
-        if read_made_note(self.folder) or not notes or not all(note and note.names for note in notes):
+        if not notes or not all(notes):
             return super().describe_part(domains)
         return super().describe_part(domains) | {"corruptions": describe_files(Provenance.OFFICIAL, "ImageNet-C")}
 
@@ -262,16 +261,11 @@ def crop_image(image: Image.Image) -> Image.Image:
     return resized.crop((left, top, left + 224, top + 224))
 
 
-def encode_jpeg(image: ImageArray) -> bytes:
-    """Encode an image as the authors stored it."""
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "JPEG", quality=85, optimize=True)
-    return buffer.getvalue()
-
-
 def store_as_jpeg(image: ImageArray) -> ImageArray:
     """Compress and decompress an image: the official files are JPEG of quality 85, which softens noise."""
-    return np.array(Image.open(io.BytesIO(encode_jpeg(image))).convert("RGB"))
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=85, optimize=True)
+    return np.array(Image.open(buffer).convert("RGB"))
 
 
 def number_image(file: str, place: int) -> int:

@@ -1,10 +1,9 @@
-"""The origin of data: official, made by lmr, or unknown. Notes on disk record it, and rows of results state it.
+"""The origin of data: official, made by lmr, or unknown. Rows of results state it.
 
 A row describes its data in ``protocol["images"]`` and ``protocol["corruptions"]``. These texts are part of what makes
 two rows equal. Only this module writes and reads them; all other code compares ``Provenance``.
 
-On disk, a note about an unpacked archive makes its files official, and a note in a folder of images that lmr made keeps
-them from counting as official.
+On disk, a note about an unpacked archive makes its files official.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from lmr.core.errors import LmrError
 from lmr.core.files import write_atomically
 
 IMAGES, CORRUPTIONS = "images", "corruptions"  # keys of a protocol
-MADE_NOTE = "made-by-lmr.json"
 
 _OFFICIAL, _OTHER, _MADE = "the official", "not the official", "made by lmr"
 
@@ -84,56 +83,18 @@ def describe_made(constants: str, seed: int) -> str:
     return f"{_MADE} with the {constants} constants, seed {seed}"
 
 
-@dataclass(frozen=True)
-class ArchiveNote:
-    """A note about an archive whose checksum was verified."""
-
-    checksum: str
-    listed: bool  # only the listed images were kept
-    names: tuple[str, ...] | None  # of what it added to its folder; None: it is being unpacked
-    downloaded: bool = False  # the archive itself is in the root and was fetched by lmr, which may delete it
+def read_archive_note(root: Path, file: str) -> dict[str, Any]:
+    """Return the note about an archive that was unpacked: its checksum, and if only listed images were kept; or {}."""
+    path = root / ".fetched" / f"{file}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    return found
 
 
-def read_archive_note(root: Path, file: str) -> ArchiveNote | None:
-    """Return the note about an archive; None if there is no readable one."""
-    try:
-        content = json.loads((root / ".fetched" / f"{file}.json").read_text())
-        names = content["names"]
-        return ArchiveNote(**content | {"names": None if names is None else tuple(map(str, names))})
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def write_archive_note(root: Path, file: str, note: ArchiveNote) -> None:
+def write_archive_note(root: Path, file: str, checksum: str, listed: bool) -> None:
     """Write the note about an archive."""
     path = root / ".fetched" / f"{file}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(asdict(note)).encode())
-
-
-def read_made_note(folder: Path) -> str | None:
-    """Return the description of the images that lmr made in a folder; None if there is no such note."""
-    try:
-        return str(json.loads((folder / MADE_NOTE).read_text())["corruptions"])
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LmrError(
-            f"Cannot read the note {str(folder / MADE_NOTE)!r} ({error}); move the folder away and make the set again."
-        ) from error
-
-
-def write_made_note(folder: Path, digest: str, corruptions: str) -> None:
-    """Begin or continue a set of images made from the clean set with this digest. Raises LmrError for any other set."""
-    note, path = {"clean": digest, "corruptions": corruptions}, folder / MADE_NOTE
-    if folder.exists() and any(folder.iterdir()):
-        if read_made_note(folder) is None:
-            raise LmrError(f"The folder {str(folder)!r} holds files that lmr did not make; move it away first.")
-        if json.loads(path.read_text()) != note:
-            raise LmrError(f"The folder {str(folder)!r} holds images that were made differently; move it away first.")
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(note, indent=1).encode())
+    write_atomically(path, json.dumps({"checksum": checksum, "listed": listed}).encode())
 
 
 def compute_checksum(path: Path, algorithm: str) -> str:
