@@ -10,19 +10,17 @@ import pytest
 import lmr
 from lmr.bench.plans.plan import choose_plans
 from lmr.bench.plans.task import list_tasks
-from lmr.bench.running.row import Row
 from lmr.cli import main
 from lmr.report import verdicts
 from lmr.report.published import read_tables
 from lmr.report.report import make_report
-from lmr.report.table import Table
 from row_maker import complete, make_row, make_task_rows, make_world, write_runs
 
 ROWS = [row for row in make_world() if row.domain in ("frost", "fog", "clean")]
 
 
-KINDS = ["accuracy", "gains", "measures", "efficiency", "parts", "accuracy", "ablation-components", "sweep-batch-size",
-         "sweep-delta", "sweep-negatives"]  # fmt: skip
+KINDS = ["accuracy", "gains", "measures", "efficiency", "ablation-components", "sweep-batch-size", "sweep-delta",
+         "sweep-negatives"]  # fmt: skip
 
 
 def test_a_report_has_every_table_in_every_format_and_the_page(tmp_path: Path) -> None:
@@ -129,27 +127,6 @@ def test_plans_on_photographs_give_every_table_and_figure(tmp_path: Path) -> Non
     assert numbers == {"1a", "1b", "1c", "1d", "3a", "3b", "3c", "3d"}
     assert all("photo-c, photo" in drawing.caption for drawing in report.drawings)
     assert report.notes == []
-
-
-def test_methods_in_one_batch_size_have_tables_of_their_own(tmp_path: Path) -> None:
-    """The main table has the published sizes; where all were also run in one, that is shown too."""
-    (plan,) = choose_plans(["photo"], {"corruptions": ["fog", "frost"], "seeds": [1], "images": 200})
-    rows = make_task_rows(list_tasks([plan], str(tmp_path)))
-
-    def build(rows: list[Row], name: str) -> dict[str, Table]:
-        report = make_report([write_runs(tmp_path / name, rows)], tmp_path / name / "out", figures=False)
-        return {table.name: table for table in report.tables}
-
-    tables = build(rows, "all")
-    main, alike = tables["accuracy-photo-c-photo-s5"], tables["accuracy-photo-c-photo-s5-batches-of-64"]
-    assert [len(table.notes) for table in (main, alike)] == [1, 0]  # batch sizes
-    assert [line.label for line in main.lines] == [line.label for line in alike.lines]
-    assert alike.title.endswith("batches of 64")
-    assert "gains-photo-c-photo-s5-batches-of-64" in tables
-    fewer = [row for row in rows if (row.method, row.batch_size, row.domain) != ("tent", 64, "fog")]
-    assert not [name for name in build(fewer, "fewer") if name.endswith("-64")]
-    equal = [row for row in rows if row.batch_size == 64]
-    assert not [name for name in build(equal, "equal") if name.endswith("-64")]
 
 
 def test_a_missing_package_names_the_extra_to_install(

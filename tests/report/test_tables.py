@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lmr.bench.running.row import Row
-from lmr.report.groups import RunGroup, Setting, add_base, choose_main, choose_together, gather
+from lmr.report.groups import RunGroup, Setting, add_base, choose_main, gather
 from lmr.report.published import find_published
 from lmr.report.table import Layout, Table
 from lmr.report.tables import (
@@ -16,7 +16,6 @@ from lmr.report.tables import (
     lay_components,
     lay_costs,
     lay_measures,
-    lay_parts,
     lay_sweeps,
     lay_variants,
     split_lengths,
@@ -150,8 +149,6 @@ def test_watched_and_plain_runs_are_lines_of_their_own() -> None:
     assert (plain.kind, watched.kind) == (LineKind.OURS, LineKind.OTHER)
     assert [any(cell.published for cell in line.cells) for line in (plain, watched)] == [True, False]
     assert watched.watched
-    series = gather_one([row for row in rows if row.method == "lmr"])[1]
-    assert [one.label for one in choose_together(series, choose_main(series))] == ["LMR", "LMR, watched"]
 
 
 @pytest.mark.parametrize(
@@ -296,14 +293,6 @@ def test_other_data_has_nothing_beside_it_unless_asked() -> None:
     assert not any(cell.published for line in table.lines for cell in line.cells)
     assert len(table.notes) == 1  # the batch sizes
     assert all("dataset photo-c (paper: cifar10-c)" in line.differs for line in beside.lines)
-
-
-def test_parts_stand_between_zero_shot_and_the_whole() -> None:
-    setting, series = next((s, g) for s, g in gather(make_world()).items() if s.severity == 5)
-    (layout,) = lay_parts(setting, series)
-    table = layout.build()
-    assert [line.label for line in table.lines] == ["zero-shot", "BC alone", "PMR", "PMR+AM", "PMR+BC", "LMR"]
-    assert table.lines[-1].cells[-1].value == pytest.approx(53.0)
 
 
 def test_numbers_of_images_are_told_apart_and_the_largest_comes_first() -> None:

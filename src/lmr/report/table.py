@@ -38,23 +38,17 @@ Cells = dict[tuple[int, str], Cell]  # by line and column
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, the digits of its numbers, and whether more is better (None: neither).
-
-    Numbers below ``least`` are shown as that: a p-value is never 0.
-    """
+    """A column: its head, the digits of its numbers, and whether more is better (None: neither)."""
 
     key: str
     head: str
     digits: int = 2
     higher: bool | None = True
-    least: float | None = None
 
     def show(self, value: float | None, sign: bool = False) -> str:
         """Return a number as text, a dash where there is none; minus is a hyphen so that it can be read back."""
         if value is None or math.isnan(value):
             return "–"
-        if self.least is not None and value < self.least:
-            return f"< {self.least:.{self.digits}f}"
         text = f"{value:+.{self.digits}f}" if sign else f"{value:.{self.digits}f}"
         return text if float(text) else text.replace("-", "+" if sign else "")
 
