@@ -7,15 +7,11 @@ import dataclasses
 import sys
 import textwrap
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lmr.bench.plans.fields import FOLDER, PlanFields
 from lmr.cli.shared_options import add_fields
 from lmr.core.explain import explain_fields
-
-if TYPE_CHECKING:
-    from lmr.bench.plans.plan import Plan
-    from lmr.bench.running.bench import BenchResult
 
 # The fields of a plan with an option of their own; --set takes the others.
 OPTIONS = ("methods", "datasets", "corruptions", "severities", "backbones", "batch_sizes", "seeds", "images", "select")
@@ -108,8 +104,6 @@ def run(options: argparse.Namespace) -> str | None:
         print("\n".join(f"{name:{width}}  {title}" for name, title in titles.items()))
         return None
     plans = choose_plans(options.plans, read_overrides(options))
-    if options.ray:
-        return _run_on_ray(plans, options)
     if options.dry_run:
         every = list_tasks(plans, options.root, lambda message: print(f"lmr: {message}", file=sys.stderr))
         tasks = leave_out_finished(every, options.out, options.sources)
@@ -122,23 +116,14 @@ def run(options: argparse.Namespace) -> str | None:
         if trials:
             print(f"Before them, {len(trials)} runs to choose values; then each method also runs in the chosen ones.")
         return None
-    result = run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources)
-    return _close(result, options)
+    if options.ray:
+        from lmr.cluster.ray_bench import run_ray_bench
+        from lmr.cluster.ray_connection import connect
 
-
-def _run_on_ray(plans: list[Plan], options: argparse.Namespace) -> str | None:
-    from lmr.cluster.ray_bench import describe_placement, run_ray_bench
-    from lmr.cluster.ray_connection import connect
-
-    with connect(options.ray) as ray:
-        if options.dry_run:
-            print(describe_placement(ray, plans, options.root))
-            return None
-        return _close(run_ray_bench(ray, plans, options.out, options.workers, options.root, options.sources), options)
-
-
-def _close(result: BenchResult, options: argparse.Namespace) -> str | None:
-    """Say what became of a bench; what is returned is a complaint."""
+        with connect(options.ray) as ray:
+            result = run_ray_bench(ray, plans, options.out, options.workers, options.root, options.sources)
+    else:
+        result = run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources)
     print(result.describe(), file=sys.stderr)
     if result.rows:
         print(f"Rows are in {options.out}; 'lmr report {options.out}' makes tables and figures of them.")
