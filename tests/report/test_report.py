@@ -118,8 +118,7 @@ def test_what_is_not_there_or_not_writable_is_a_sentence(tmp_path: Path) -> None
 
 
 def test_plans_on_photographs_give_every_table_and_figure(tmp_path: Path) -> None:
-    plans = choose_plans(["photo-*"])
-    assert len(plans) == 9
+    plans = choose_plans(["photo-figures", "photo-quick"])
     runs = write_runs(tmp_path / "runs", make_task_rows(list_tasks(plans, str(tmp_path))))
     report = make_report([runs], tmp_path / "out")
     assert {table.name.split("-photo")[0] for table in report.tables} == set(KINDS)

@@ -121,6 +121,3 @@ def test_the_command_says_what_it_chose(tmp_path: Path, capsys: pytest.CaptureFi
     assert lines[-1].startswith("Runs: 1, images: 10, passes of an image: 30 ")
     assert "--datasets photo-c " in lines[0]
     assert said.count("lmr: The dataset 'cifar10-c'") == said.count("lmr: The dataset 'cifar100-c'") == 1
-    lines, said = run("photo-efficiency")
-    assert len(lines) == 10
-    assert said.count("is used instead") == 1

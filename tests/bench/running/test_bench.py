@@ -276,8 +276,8 @@ def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) 
         assert run_command(*plans, "--dry-run") is None
         return capsys.readouterr().out.splitlines()
 
-    names = ["photo-ablation-delta", "photo-ablation-negatives"]
-    assert list_runs("photo-ablation-[dn]*", names[0]) == list_runs(*names)
+    names = ["photo-frontier", "photo-quick"]
+    assert list_runs("photo-[fq]r*", "photo-q*", names[0]) == list_runs(*names)
     with pytest.raises(lmr.LmrError, match="no plan 'picket\\*'"):
         list_runs("picket*")
 
