@@ -298,9 +298,9 @@ def test_check_of_a_whole_set(tmp_path: Path) -> None:
 
 def test_check_of_cifar(tmp_path: Path) -> None:
     images, labels = maker.make_cifar(10_000, 10)
-    folder = tmp_path / "cifar-10-batches-bin"
+    folder = tmp_path / "cifar10"
     folder.mkdir()
-    maker.write_cifar_binary(folder / "test_batch.bin", images, labels, coarse=False)
+    np.savez(folder / "cifar10_test.npz", images=images, labels=labels)
     for place in (tmp_path, folder):  # the root, or the folder itself
         assert "are not the official test set" in check_set("cifar10", place)[0]
     if (FOLDER / "cifar10_test.npz").is_file():
