@@ -94,41 +94,6 @@ def test_v2_folders_are_numbers(tmp_path: Path) -> None:
     assert [maker.read_colour(image) for image in found.read("clean", 0, [0, 1, 2])] == [90, 100, 200]
 
 
-def write_flat(folder: Path) -> None:
-    for number, colour in ((1, 10), (2, 20), (3, 30)):
-        maker.write_image(folder / f"ILSVRC2012_val_{number:08d}.JPEG", colour)
-
-
-@pytest.mark.parametrize("beside", [True, False])
-@pytest.mark.parametrize("kaggle", [True, False])
-def test_flat_validation_folder_with_truths(beside: bool, kaggle: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "imagenet" / "val"
-    write_flat(folder)
-    place = folder.parent if beside else folder
-    if kaggle:
-        rows = [("ILSVRC2012_val_00000002", "n01440764"), ("ILSVRC2012_val_00000001", "n15075141"),
-                ("ILSVRC2012_val_00000003", "n01440764")]  # fmt: skip
-        lines = [f"{name},{wnid} 1 2 3 4 {wnid} 5 6 7 8 " for name, wnid in rows]
-        (place / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *lines]))
-    else:
-        (place / "imagenet_2012_validation_synset_labels.txt").write_text("n15075141\nn01440764\nn01440764\n")
-    found = open_imagenet("imagenet", tmp_path)
-    np.testing.assert_array_equal(found.labels("clean"), [0, 0, 999])  # by class and name, as folders would be
-    assert [maker.read_colour(image) for image in found.read("clean", 0, range(3))] == [20, 30, 10]
-
-
-def test_flat_validation_folder_without_truths(tmp_path: Path) -> None:
-    folder = tmp_path / "imagenet" / "val"
-    write_flat(folder)
-    with pytest.raises(ValueError, match=r"images without classes.*LOC_val_solution\.csv"):
-        open_imagenet("imagenet", tmp_path)
-    truths = folder / "imagenet_2012_validation_synset_labels.txt"
-    for text in ("n15075141\nn01440764\n", "n15075141\nn01440764\nn00000000\n"):
-        truths.write_text(text)
-        with pytest.raises(ValueError, match=r"no known class for 'ILSVRC2012_val_00000003\.JPEG'"):
-            open_imagenet("imagenet", tmp_path)
-
-
 def test_images_are_not_turned(tmp_path: Path) -> None:
     """Published numbers were made without looking at the orientation a camera stored."""
     path = tmp_path / "imagenet" / "val" / "n01440764" / "ILSVRC2012_val_00000293.JPEG"
@@ -143,10 +108,6 @@ def test_unlistable_folders_raise_lmr_error(tmp_path: Path) -> None:
     (tmp_path / "imagenet-a").write_text("not a folder")
     with pytest.raises(LmrError, match="directory"):
         open_imagenet("imagenet-a", tmp_path)
-    maker.write_image(tmp_path / "imagenet" / "val" / "ILSVRC2012_val_00000001.JPEG", 30)
-    (tmp_path / "imagenet" / "LOC_val_solution.csv").write_bytes(b"ImageId,PredictionString\n\xff\xfe")
-    with pytest.raises(LmrError, match=r"Cannot read the list of classes '.*LOC_val_solution\.csv'"):
-        open_imagenet("imagenet", tmp_path)
 
 
 def test_missing_sets_name_the_command(tmp_path: Path) -> None:

@@ -230,9 +230,6 @@ def test_classes_come_in_blocks() -> None:
     assert max(blocks) == 4
     assert blocks.count(4) >= 10
     assert count_runs(truth[order_by_classes(truth, 1, block=1)]) != [10] * 7
-    for bad in (0, -3, 2.5):
-        with pytest.raises(ValueError, match="block of at least 1"):
-            order_by_classes(truth, 1, bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -243,10 +240,6 @@ def test_classes_come_in_blocks() -> None:
         ({"domains": "rain"}, "no domain 'rain'"),
         ({"severity": 0}, "severity from 1"),
         ({"order": "random"}, "no order 'random'; choose one of: shuffle"),
-        ({"batch_size": 0}, "batch size of at least 1"),
-        ({"batch_size": 2.5}, "batch size of at least 1"),
-        ({"limit": 0}, "limit of at least 1"),
-        ({"limit": -4}, "limit of at least 1"),
     ],
 )
 def test_wrong_arguments_are_sentences(wrong: dict, sentence: str) -> None:
@@ -366,8 +359,6 @@ def test_skewed_streams_against_plain_python(dominant: str, given: dict, shares:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"majority": 1.0}, "between 0 and 1"),
-        ({"tail": 0.0}, "between 0 and 1"),
         ({"dominant": ((9,),)}, "no images of the dominant class 9; .* 0 to 2"),
         ({"dominant": ((0, 1, 2),)}, "at least one class that does not dominate"),
     ],
@@ -405,8 +396,6 @@ def test_an_onset_changes_the_domain_of_the_same_images(order: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"onset": -1}, "onset of 0 or more"),
-        ({"onset": 2.5}, "onset of 0 or more"),
         ({"onset": 100}, "leaves none of the 100 images"),
         ({"domains": ("fog", "snow")}, "from clean images to one corruption"),
         ({"domains": "clean"}, "from clean images to one corruption"),
@@ -425,8 +414,6 @@ def test_rounds_are_the_same_stream_again() -> None:
     assert unroll(list(thrice)) == 3 * unroll(list(once))
     assert len(thrice) == 3 * len(once)
     assert thrice.hash != once.hash
-    with pytest.raises(ValueError, match="at least one round"):
-        make_stream(data, rounds=0)
 
 
 def test_the_long_haul_takes_clean_images_in_rounds() -> None:

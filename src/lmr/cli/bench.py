@@ -25,7 +25,7 @@ EXAMPLES = """\
 examples:
   lmr bench --list                                       the plans that come with lmr
   lmr bench photo-quick                                  nine methods on photographs, no download: minutes
-  lmr bench photo --root ~/data                          15 corruptions, on the whole test sets if they are there
+  lmr bench photo --datasets cifar10-c --root ~/data     15 corruptions, on the whole test set
   lmr bench 'photo*'                                     the ablations too: all that the figures need
   lmr bench cifar10-c --root ~/data --workers 2          a table of the paper
   lmr bench photo-quick --methods lmr --seeds 1 2 3      a plan with other values
@@ -33,8 +33,7 @@ examples:
   lmr bench --methods lmr "tent(lr=1e-3)" --datasets folder:photos --backbones ViT-B-16
   lmr bench photo-quick --set order=skew majority=0.6 'dominant=["1", "1>3"]'
   lmr bench photo --select grid.toml                     each method also in values chosen on other corruptions
-  lmr bench photo --ray auto                             on all nodes of a Ray cluster
-  lmr bench --methods lmr --datasets "cifar10-c|photo-c"     the first of these that is under --root"""
+  lmr bench photo --ray auto                             on all nodes of a Ray cluster"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -92,5 +92,4 @@ def _pack(options: argparse.Namespace) -> None:
     result = pack_runs([Path(folder) for folder in options.runs or [FOLDER]], Path(options.pack))
     for note in result.notes:
         print_text(f"- {note}")
-    size = f"{result.size / 1e6:.2f} MB, {result.size / 1000 / result.runs:.1f} KB a run"
-    print_text(f"{result.added} runs were added to {options.pack}, which has {result.runs} ({size}).")
+    print_text(f"{result.added} runs were added to {options.pack}, which has {result.runs}.")

@@ -282,18 +282,6 @@ def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) 
         list_runs("picket*")
 
 
-def test_rows_state_the_dataset_that_was_used_instead(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    table = {"methods": "zeroshot", "datasets": ["cifar10-c|photo-c", "cifar100-c|"], "backbones": "photo"}
-    outcome = run_bench(make_plan(**table, corruptions="fog", images=8), tmp_path, root=str(tmp_path), screen=screen)
-    (row,) = outcome.rows
-    assert row.dataset == "photo-c"
-    assert row.protocol["images"] == "2000 images of the test set of CIFAR-10 that come with lmr"
-    assert "--datasets photo-c " in row.command
-    assert screen.getvalue().count("'photo-c' is used instead, 2,000 images. `lmr fetch cifar10-c` gets it.") == 1
-    assert screen.getvalue().count("'cifar100-c' is not in") == 1
-
-
 def test_command_without_anything_gets_a_sentence() -> None:
     with pytest.raises(lmr.LmrError, match="Say what to run"):
         run_command()

@@ -46,11 +46,10 @@ class PackedRun(NamedTuple):
 
 @dataclass(frozen=True)
 class PackResult:
-    """The number of runs in a pack and of new ones, its size in bytes, and notes on runs that were left out."""
+    """The number of runs in a pack and of new ones, and notes on runs that were left out."""
 
     runs: int
     added: int
-    size: int
     notes: tuple[str, ...]
 
 
@@ -79,7 +78,7 @@ def pack_runs(sources: Sequence[Path], target: Path) -> PackResult:
             notes += left_out
         lines = "".join(row.to_json() for row in kept + added).encode()
         write_atomically(target / PACKED_ROWS, lzma.compress(lines, preset=9 | lzma.PRESET_EXTREME))
-        return PackResult(len(kept) + len(added), len(added), measure_pack(target), tuple(notes))
+        return PackResult(len(kept) + len(added), len(added), tuple(notes))
 
 
 def _leave_out_root(row: Row) -> Row:
@@ -242,12 +241,6 @@ def read_streams(folder: Path) -> dict[str, Samples]:
 def write_streams(folder: Path, streams: Mapping[str, Samples]) -> None:
     """Write all streams of a pack, atomically."""
     _write(folder / STREAMS, {f"{digest}-{key}": stream[key] for digest, stream in streams.items() for key in stream})
-
-
-def measure_pack(folder: Path) -> int:
-    """Return the size of a pack in bytes."""
-    files = [folder / PACKED_ROWS, folder / STREAMS, *(folder / ANSWERS).glob("*.npz.xz")]
-    return sum(path.stat().st_size for path in files)
 
 
 def _read(path: Path) -> Mapping[str, NDArray[Any]]:

@@ -74,9 +74,8 @@ ImageNet cannot be fetched without an account:
   1. Register at https://image-net.org, accept its terms, and download ILSVRC2012_img_val.tar (6.3 GB,
      md5 29b22e2961454d5413ddabcf34fc5622).
   2. mkdir -p {root}/imagenet/val && tar -xf ILSVRC2012_img_val.tar -C {root}/imagenet/val
-  3. Put LOC_val_solution.csv (from Kaggle's ImageNet challenge) or imagenet_2012_validation_synset_labels.txt (one
-     class id per line, from the repository tensorflow/models) into {root}/imagenet, or sort the images into one
-     folder per class (n01440764, …). For imagenet-c-5000 this step is not needed.
+  3. Sort the images into one folder per class (n01440764, …), as the script valprep.sh of soumith/imagenetloader.torch
+     on GitHub does. For imagenet-c-5000 this step is not needed.
   4. lmr fetch imagenet --check {root}"""
 
 SOURCES: dict[str, SetSource] = {
