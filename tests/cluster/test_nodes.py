@@ -48,12 +48,6 @@ def test_node_with_another_version_is_refused_by_name() -> None:
         check_nodes([make_node("a"), make_node("b", torch="1.0")], list_versions())
 
 
-@pytest.mark.parametrize("name", ["sources of lmr", "Pillow", "OpenCV"])
-def test_what_decides_the_numbers_beside_torch_is_compared(name: str) -> None:
-    with pytest.raises(LmrError, match=rf"The node b has {name} 0 \(here .+\); rows of different versions"):
-        check_nodes([make_node("b", **{name: "0"})], list_versions())
-
-
 def test_changed_source_changes_the_digest(tmp_path: Path) -> None:
     assert Path(lmr.__file__).parent == nodes.SOURCES
     found = []

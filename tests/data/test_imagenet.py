@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 import set_maker as maker
-from lmr.core.errors import LmrError
 from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.constants import GROUPS
 from lmr.data.imagenet import (
@@ -102,25 +101,6 @@ def test_images_are_not_turned(tmp_path: Path) -> None:
     exif[0x0112] = 6
     Image.new("RGB", (30, 20)).save(path, exif=exif)
     assert open_imagenet("imagenet", tmp_path).read("clean", 0, [0])[0].shape == (20, 30, 3)
-
-
-def test_unlistable_folders_raise_lmr_error(tmp_path: Path) -> None:
-    (tmp_path / "imagenet-a").write_text("not a folder")
-    with pytest.raises(LmrError, match="directory"):
-        open_imagenet("imagenet-a", tmp_path)
-
-
-def test_missing_sets_name_the_command(tmp_path: Path) -> None:
-    for name in ("imagenet", "imagenet-a", "imagenet-r", "imagenet-sketch", "imagenet-v2"):
-        with pytest.raises(ValueError, match=rf"looked for: .*`lmr fetch {name}`") as caught:
-            open_imagenet(name, tmp_path)
-        assert str(tmp_path) in str(caught.value)
-    for name in ("imagenet-c", "imagenet-c-5000"):
-        with pytest.raises(ValueError, match=rf"`lmr fetch {name}`.*`lmr fetch imagenet`"):
-            open_imagenet_c(name, tmp_path)
-    (tmp_path / "imagenet-a").mkdir()
-    with pytest.raises(ValueError, match="There is no image in class folders"):
-        open_imagenet("imagenet-a", tmp_path)
 
 
 def write_corrupted(folder: Path, files: dict[str, int], grouped: bool = False) -> None:

@@ -90,19 +90,6 @@ def test_table_of_paths_and_labels(tmp_path: Path) -> None:
     assert list_labelled(table, ["other", "red ball", "hat, blue"]).labels == (2, 1)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_names_with_line_breaks_commas_and_quotes(end: str, tmp_path: Path) -> None:
-    """What is quoted is read as it is; the table itself may end its lines in any way."""
-    names = ["a\rb.png", "a\nb.png", "a\r\nb.png", "c.png\r", "d, e.png", 'say "f".png']
-    cells = ['"' + name.replace('"', '""') + '"' for name in names]
-    lines = ["path,label", *(f"{cell},{'cat' if k % 2 else 'dog'}" for k, cell in enumerate(cells))]
-    table = tmp_path / "set.csv"
-    table.write_bytes(end.join([*lines, ""]).encode())
-    found = list_labelled(table)
-    expected = [(name, "cat") for name in names[1::2]] + [(name, "dog") for name in names[::2]]
-    assert [(path.name, found.names[k]) for path, k in zip(found.paths, found.labels, strict=True)] == expected
-
-
 @pytest.mark.parametrize(
     ("classes", "names", "sentence"),
     [
@@ -126,28 +113,6 @@ def test_a_class_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b" / "list.txt").write_text("no image")
     with pytest.raises(ValueError, match="contains no image"):
         list_labelled(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("path,label\n", "contains no paths"),
-        ("file,label\na.png,cat\n", "one column 'path' .*: file, label"),
-        ("path,label\na.png,cat\nb.png,\n", "Line 3 .* has no label"),
-        ("path,label\na.png\n", "Line 2 .* fewer cells than the header"),
-        ("path,label\na\rb.png,cat\nc.png,dog\n", "Line 2 .* fewer cells .* double quotes"),
-        ("path,label\na.png,cat\nhat, blue.png,dog\n", "Line 3 .* more cells than the header; .* double quotes"),
-        ('path,label\n"a.png,cat\nb.png,dog\n', "line 2 does not begin a row .* double quotes"),
-        ('path,label\na.png,cat\n"b"c.png,dog\n', "line 3 does not begin a row"),
-        ("", "its columns are: none"),
-        ("path,label\na.png,cat\n", "at least two classes"),
-    ],
-)
-def test_bad_table_gets_a_sentence(tmp_path: Path, text: str, sentence: str) -> None:
-    table = tmp_path / "set.csv"
-    table.write_text(text)
-    with pytest.raises(ValueError, match=sentence):
-        list_labelled(table)
 
 
 def test_neither_folder_nor_table(tmp_path: Path) -> None:

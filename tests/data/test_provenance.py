@@ -9,22 +9,8 @@ from lmr.data.provenance import (
     Provenance,
     describe_files,
     describe_made,
-    describe_test_set,
     read_origin,
 )
-
-
-@pytest.mark.parametrize("provenance", [Provenance.OFFICIAL, Provenance.OTHER, Provenance.UNCHECKED])
-def test_texts_become_the_type_that_wrote_them(provenance: Provenance) -> None:
-    protocol = {"images": describe_test_set(provenance, 10_000)}
-    assert read_origin(protocol) == DataOrigin(provenance)
-    protocol["corruptions"] = describe_files(provenance, "CIFAR-10-C", ["fog.npy"])
-    assert read_origin(protocol) == DataOrigin(provenance, provenance)
-
-
-def test_computed_data_are_made() -> None:
-    protocol = {"images": "500 of 50000 images", "corruptions": describe_made("imagenet", 3) + ", stored as JPEG"}
-    assert read_origin(protocol) == DataOrigin(Provenance.UNCHECKED, Provenance.MADE)
 
 
 def test_missing_and_foreign_texts_are_unchecked() -> None:

@@ -53,12 +53,6 @@ def test_unusable_lists_get_a_message(source: Path, text: str, column: str | Non
         read_path_list(source, column)
 
 
-def test_files_that_are_no_text_get_a_message(source: Path) -> None:
-    source.write_bytes(b"\xff\xfe\x00 no list")
-    with pytest.raises(LmrError, match="UTF-8"):
-        read_path_list(source)
-
-
 def test_quotes_marks_and_lists_without_column_names(source: Path) -> None:
     source.write_bytes('\ufeffid,path\r\n1,"a, b.png"\r\n\r\n2,"größe ""1"".png"\r\n'.encode())
     assert read_path_list(source) == [source.parent / "a, b.png", source.parent / 'größe "1".png']

@@ -87,18 +87,6 @@ def test_a_constant_difference_has_no_spread(tmp_path: Path) -> None:
     assert low < mean < high
 
 
-def test_a_picture_met_several_times_in_a_stream_counts_each_time(tmp_path: Path) -> None:
-    fields = {"reset": "never", "domains": {"frost": 0.5, "fog": 0.5}}
-    index = np.array([0, 1, 0, 1])
-    write_answers(tmp_path, make_row("LMR", OURS, "continual", 1.0, **fields), index, np.array([1, 1, 0, 0], bool))
-    write_answers(
-        tmp_path, make_row("TENT", complete("tent"), "continual", 0.5, **fields), index, np.array([0, 0, 0, 1], bool)
-    )
-    runs, series = read_series(tmp_path)
-    (table,) = build(runs, series)
-    assert table.lines[0].cells[0].value == pytest.approx(25)
-
-
 def test_without_samples_nothing_is_claimed(tmp_path: Path) -> None:
     index, right = np.arange(4), np.ones(4, bool)
     write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0), index, right)
@@ -170,17 +158,6 @@ def test_the_reference_can_be_any_method(tmp_path: Path) -> None:
         assert [cell.value for cell in line.cells[5:]] == [1, 2, 300]
     with pytest.raises(lmr.LmrError, match=r"No run is of the reference 'tnet'.*Did you mean 'tent'"):
         check_reference("tnet", series)
-
-
-def test_a_reference_with_arguments_is_that_configuration(tmp_path: Path) -> None:
-    index, right = np.arange(4), np.ones(4, bool)
-    write_answers(tmp_path, make_row("TENT", complete("tent"), "frost", 1.0), index, right)
-    write_answers(tmp_path, make_row("TENT, fast", complete("tent(lr=0.5)"), "frost", 1.0), index, right)
-    runs, series = read_series(tmp_path)
-    (table,) = build(runs, series, "tent(lr=0.5)")
-    assert [line.label for line in table.lines] == ["TENT, fast − TENT"]
-    (table,) = build(runs, series, "tent")  # of several, the one without changes
-    assert [line.label for line in table.lines] == ["TENT − TENT, fast"]
 
 
 def test_the_best_of_many_is_compared_on_what_it_was_not_chosen_on(tmp_path: Path) -> None:

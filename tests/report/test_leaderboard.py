@@ -119,18 +119,6 @@ def test_severities_are_columns_of_their_own(tmp_path: Path) -> None:
     }  # TENT has clean images alone
 
 
-def test_a_sweep_over_severities_adds_no_columns(tmp_path: Path) -> None:
-    """Published streams are there to be compared with, at the severities of the others."""
-    for severity in (1, 3, 5):
-        add(tmp_path, "zero-shot", "zeroshot()", [100 * severity], order=SHUFFLE, severity=severity)
-        add(tmp_path, "LMR", LMR, [110 * severity], order=SHUFFLE, severity=severity)
-    add(tmp_path, "zero-shot", "zeroshot()", [400])
-    add(tmp_path, "LMR", LMR, [450])
-    (table,) = build(tmp_path)
-    assert [column.head for column in table.columns[:-3]] == ["shuffled", "bursts"]
-    assert [cell.value for cell in table.lines[1].cells[:2]] == [pytest.approx(55), pytest.approx(45)]
-
-
 def test_skewed_classes_are_columns(tmp_path: Path) -> None:
     """Streams of other dominant classes count in one column, and in no table of their own."""
     for dominant, plain, ours in (("0", 500, 600), ("1", 700, 750)):
@@ -214,16 +202,6 @@ def test_leaderboard_of_kinds_of_streams(tmp_path: Path) -> None:
     assert len(worst.runs) == 4  # two of its own, and two of the frozen model
 
 
-def test_a_line_without_the_streams_of_a_column_has_no_number(tmp_path: Path) -> None:
-    folder = write_board(tmp_path / "runs")
-    add(folder, "ETA", complete("eta"), [990], order=SHUFFLE)  # fog alone: the others have snow too
-    add(folder, "ETA", complete("eta"), [410], order={"kind": "shuffle", "timing": "live", "hash": "s"})
-    table, _ = build_board(folder)
-    line = next(line for line in table.lines if line.label == "ETA")
-    assert [cell.value for cell in line.cells[:5]] == [None, pytest.approx(41), None, None, None]
-    assert table.lines[-1] is line
-
-
 def test_each_in_its_own_batches_is_a_column(tmp_path: Path) -> None:
     fields: dict[str, Any] = {"dataset": "photo-c", "order": SHUFFLE}
     eata = complete("eata", "cifar10-c")
@@ -241,21 +219,6 @@ def test_each_in_its_own_batches_is_a_column(tmp_path: Path) -> None:
         "LMR": [pytest.approx(60), pytest.approx(60)],
         "EATA": [pytest.approx(51), pytest.approx(65)],
     }
-
-
-def test_methods_of_different_own_batches_share_a_column(tmp_path: Path) -> None:
-    """One run of each, in its published batches: no two methods have the same size."""
-    fields: dict[str, Any] = {"dataset": "photo-c", "order": SHUFFLE}
-    tent = complete("tent", "cifar10-c")
-    size = lmr.find_method("tent").card.presets["cifar10-c"].batch_size
-    assert size != 64
-    add(tmp_path, "zero-shot", "zeroshot()", [500], **fields)
-    add(tmp_path, "TENT", tent, [650], batch_size=size, **fields)
-    (table,) = build_board(tmp_path)
-    assert [column.head for column in table.columns[:2]] == ["shuffled", "mean gain"]
-    found = {line.label: [cell.value for cell in line.cells[:2]] for line in table.lines}
-    assert found == {"TENT": [pytest.approx(65), pytest.approx(15)], "zero-shot": [50, 0]}
-    assert table.notes[0] == "Columns of the means: shuffled."
 
 
 def test_a_reference_has_a_table_for_every_column(tmp_path: Path) -> None:

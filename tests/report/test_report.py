@@ -65,24 +65,6 @@ def test_the_same_runs_give_the_same_report(tmp_path: Path) -> None:
     assert pages[0] == pages[1]
 
 
-def test_two_settings_with_one_name_do_not_share_files(tmp_path: Path) -> None:
-    rows = []
-    for prompt in ("one {}", "two {}"):
-        prompts = {"name": prompt, "count": 1, "digest": prompt}
-        rows += [make_row(name, complete(name), "frost", 0.5, prompts=prompts) for name in ("tent", "eta")]
-    report = make_report([write_runs(tmp_path / "runs", rows)], tmp_path / "out", figures=False)
-    names = [table.name for table in report.tables]
-    assert len(names) == len(set(names))
-    accuracies = [table for table in report.tables if table.name.startswith("accuracy")]
-    assert [("one" in table.title, "two" in table.title) for table in accuracies] == [(True, False), (False, True)]
-
-
-def test_zero_shot_alone_is_a_report_too(tmp_path: Path) -> None:
-    rows = [make_row("zero-shot", "zeroshot()", domain, 0.5) for domain in ("frost", "fog")]
-    report = make_report([write_runs(tmp_path / "runs", rows, samples=False)], tmp_path / "out")
-    assert [table.name.split("-")[0] for table in report.tables] == ["accuracy"]
-
-
 def test_figures_are_written_and_named_in_the_markdown(tmp_path: Path) -> None:
     rows = [row for row in ROWS if row.method == "zeroshot" and row.severity in (0, 5)]
     report = make_report([write_runs(tmp_path / "runs", rows)], tmp_path / "out")

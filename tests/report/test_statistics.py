@@ -108,12 +108,6 @@ def test_answers_that_are_not_paired_get_a_sentence(shapes: tuple[tuple[int, ...
         measure_difference(np.ones(shapes[0], bool), np.ones(shapes[1], bool))
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0])
-def test_level_is_checked(level: float) -> None:
-    with pytest.raises(lmr.LmrError, match="level between 0 and 1"):
-        measure_difference(np.ones(3, bool), np.ones(3, bool), level=level)
-
-
 def test_one_image_says_nothing_about_others() -> None:
     found = measure_difference(np.ones(2, bool), np.zeros(2, bool), np.zeros(2, int))
     assert (found.low, found.high) == (0, 1)

@@ -20,9 +20,9 @@ from lmr.report.tables import (
     lay_variants,
     split_lengths,
 )
-from lmr.report.traits import LineKind, StreamKind
+from lmr.report.traits import LineKind
 from lmr.watch.settings import WatchSettings
-from row_maker import B16, CORRUPTIONS, L14, complete, make_row, make_world
+from row_maker import B16, CORRUPTIONS, complete, make_row, make_world
 
 PUBLISHED = find_published("cifar10-c")
 
@@ -87,13 +87,6 @@ def test_seeds_become_mean_and_deviation() -> None:
             assert cell.sd == pytest.approx(statistics.stdev(values))
             assert (cell.seeds, len(cell.runs)) == (3, 3)
         assert line.cells[-1].sd == pytest.approx(statistics.stdev(shifts.values()))
-
-
-def test_seeds_of_some_methods_alone_are_left_out() -> None:
-    rows = [*make_paper_rows(), *(row for row in make_paper_rows(1.0, seed=2) if row.label == "LMR")]
-    table = build(rows)
-    assert table.lines[-1].cells[-1].value == pytest.approx(77.91, abs=0.006)
-    assert any("seed 2" in note for note in table.notes)
 
 
 def test_a_missing_domain_leaves_a_gap_and_no_average() -> None:
@@ -217,16 +210,6 @@ def test_variants_have_their_average() -> None:
     assert lay_variants({}) == []
 
 
-def test_variants_of_two_backbones_are_two_tables() -> None:
-    rows = []
-    for name, sets, accuracy in ((B16, ("imagenet-a", "imagenet-r"), 0.5), (L14, ("imagenet-a",), 0.7)):
-        fields = {"severity": 0, "backbone": {"name": name, "weights": name, "dtype": "float32"}}
-        rows += [make_row("LMR", complete("lmr"), "clean", accuracy, dataset=dataset, **fields) for dataset in sets]
-    tables = [layout.build() for layout in lay_variants(gather(rows))]
-    assert [table.title.rpartition(": ")[2] for table in tables] == [B16, L14]
-    assert [[cell.value for cell in table.lines[0].cells[:2]] for table in tables] == [[50, 50], [70, None]]
-
-
 def test_costs_are_for_single_images_only() -> None:
     published = find_published("efficiency")
     fields = {"dataset": "imagenet-c-5000", "images": 200}
@@ -280,12 +263,6 @@ def test_parts_have_a_base_for_each_protocol() -> None:
     ]  # fmt: skip
 
 
-def test_names_of_tables_are_safe_for_files() -> None:
-    setting = Setting("folder:/my pictures/../x", B16, 'odd "{}" <name>', 5, "shuffle", StreamKind.NEVER)
-    name = Layout("accuracy", "", setting, (), ()).build().name
-    assert name.replace("-", "").isalnum()
-
-
 def test_other_data_has_nothing_beside_it_unless_asked() -> None:
     setting, series = gather_one(make_paper_rows(dataset="photo-c"))
     main = choose_main(series)
@@ -293,11 +270,6 @@ def test_other_data_has_nothing_beside_it_unless_asked() -> None:
     assert not any(cell.published for line in table.lines for cell in line.cells)
     assert len(table.notes) == 1  # the batch sizes
     assert all("dataset photo-c (paper: cifar10-c)" in line.differs for line in beside.lines)
-
-
-def test_numbers_of_images_are_told_apart_and_the_largest_comes_first() -> None:
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=images) for images in (5, 9, 7)]
-    assert [own[0].key.length for own in split_lengths(gather_one(rows)[1])] == [9, 7, 5]
 
 
 @pytest.fixture(scope="module")
@@ -330,35 +302,6 @@ def test_one_value_is_no_sweep() -> None:
     rows = [make_row("LMR", complete("lmr"), "frost", 0.5), make_row("wide", complete("lmr(delta=0.3)"), "fog", 0.5)]
     assert lay_sweeps(gather(rows[:1])) == []
     assert lay_sweeps(gather(rows)) == []  # no domain in common
-
-
-def test_runs_without_an_accuracy_are_no_sweep() -> None:
-    rows = [make_row("LMR", complete("lmr"), "frost", None, batch_size=size) for size in (1, 2)]
-    assert lay_sweeps(gather(rows)) == []
-
-
-def test_more_seeds_of_one_value_do_not_count() -> None:
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5 + seed / 10, seed=seed) for seed in (1, 2, 3)]
-    rows.append(make_row("wide", complete("lmr(delta=0.3)"), "frost", 0.4))
-    (sweep,) = lay_sweeps(gather(rows))
-    assert read(sweep, "cifar10-c") == pytest.approx({0.03: 60.0, 0.3: 40.0})
-    assert "seeds 2, 3" in sweep.notes[1]
-
-
-def test_watched_sweeps_are_lines_of_their_own() -> None:
-    watch = {"spec": WatchSettings().spec}
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 2)]
-    rows += [make_row("LMR, watched", complete("lmr"), "frost", 0.4, batch_size=size, watch=watch) for size in (1, 2)]
-    (sweep,) = lay_sweeps(gather(rows))
-    assert read(sweep, "LMR") == pytest.approx({1: 50, 2: 50})
-    assert read(sweep, "LMR, watched") == pytest.approx({1: 40, 2: 40})
-
-
-def test_other_numbers_of_images_are_not_mixed_in() -> None:
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=9)]
-    rows += [make_row("x", complete(f"lmr(delta={delta})"), "frost", 0.4, images=5) for delta in (0.1, 0.2)]
-    (sweep,) = lay_sweeps(gather(rows))
-    assert list(read(sweep, "cifar10-c")) == [0.1, 0.2]
 
 
 def test_two_batch_sizes_are_no_line_beside_more() -> None:

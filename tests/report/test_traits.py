@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import ast
 import dataclasses
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pytest
 
 import lmr.report
 from lmr.core.card import Role
-from lmr.core.registry import find_method, list_methods, load_method_file
+from lmr.core.registry import find_method, load_method_file
 from lmr.report.report import make_report
 from lmr.report.traits import LineKind, kind_of, label_of, place_of, role_of
 from row_maker import complete, make_row, write_runs
@@ -91,27 +89,3 @@ def test_rows_of_a_file_that_is_not_here_are_reported(tmp_path: Path) -> None:
     rows = [make_row("zero-shot", "zeroshot()", "fog", 0.5), gone]
     report = make_report([write_runs(tmp_path / "runs", rows)], tmp_path / "out", figures=False)
     assert [line.label for line in report.tables[0].lines] == ["zero-shot", "theirs"]
-
-
-def list_texts(path: Path) -> Iterator[str]:
-    """The string constants of a file but for its docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    nodes = (node for node in ast.walk(tree) if isinstance(node, documented) and ast.get_docstring(node))
-    docstrings = {id(node.body[0].value) for node in nodes if isinstance(node.body[0], ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.value
-
-
-def test_only_published_numbers_name_methods() -> None:
-    """``lmr`` is also the name of the package, zero an ordinary word: these count where they stand alone."""
-    known = [find_method(name) for name in list_methods()]
-    words = {word for m in known if m.__module__.startswith("lmr.methods.") for word in (m.name, m.card.label)}
-    assert {"zeroshot", "tent", "MINT", "LMR"} <= words
-    alone = {"lmr", "LMR", "zero", "zero-shot"}
-    named = re.compile(rf"\b({'|'.join(map(re.escape, words - alone))})\b")
-    files = [path for path in ROOT.rglob("*.py") if path.name != "verdicts.py"]
-    assert len(files) > 10
-    texts = [(path.name, text) for path in files for text in list_texts(path)]
-    assert [(name, text) for name, text in texts if text in alone or named.search(text)] == []

@@ -147,13 +147,6 @@ def test_another_order_has_no_use_for_what_belongs_to_the_plans_own() -> None:
         parse_plan("test", text, Path(), {"block": 3})
 
 
-def test_forgetting_asks_for_the_clean_set_before_anything_runs(tmp_path: Path) -> None:
-    write_corrupted_cifar(tmp_path, "fog")
-    plan = read_plan("cifar10-c", {"backbones": "photo", "corruptions": "fog", "forgetting": 5})
-    with pytest.raises(lmr.LmrError, match="Run `lmr fetch cifar10`"):
-        list_tasks([plan], str(tmp_path))
-
-
 def write_corrupted_cifar(root: Path, domain: str) -> None:
     """A sparse file of CIFAR-10-C, and its labels."""
     folder = root / "CIFAR-10-C"

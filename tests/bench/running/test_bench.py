@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.bench.plans.plan import Plan, list_plans, parse_plan
+from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.pack import pack_runs
@@ -287,11 +287,3 @@ def test_command_without_anything_gets_a_sentence() -> None:
         run_command()
     with pytest.raises(lmr.LmrError, match="Without a plan, also give --datasets"):
         run_command("--methods", "lmr")
-
-
-def test_command_lists_plans(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("--list") is None
-    shown = capsys.readouterr().out
-    for name, title in list_plans().items():
-        assert f"{name} " in shown
-        assert title in shown
