@@ -144,7 +144,7 @@ def lay_gains(
     """
     references = [entry for entry in entries if matches(entry[0], reference)]
     references = [entry for entry in references if not entry[0].changes] or references
-    lines, cells = [], Cells()
+    lines, cells = list[RunGroup](), Cells()
     for entry in entries if references else ():
         partner = _find_partner(references, entry)
         found = compare_rows(runs, partner[1], entry[1]) if entry not in references else None

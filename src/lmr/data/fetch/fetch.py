@@ -140,7 +140,7 @@ def unpack_archive(archive: Path, folder: Path, listed: Collection[str] | None =
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as aside:
             if archive.suffix == ".zip":
                 with zipfile.ZipFile(archive) as zipped:
-                    zipped.extractall(aside, filter(wanted, zipped.namelist()))
+                    zipped.extractall(aside, [name for name in zipped.namelist() if wanted(name)])
             else:
                 with tarfile.open(archive) as tar:
                     for member in tar:
