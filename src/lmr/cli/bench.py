@@ -94,7 +94,6 @@ def run(options: argparse.Namespace) -> str | None:
     from lmr.bench.plans.plan import choose_plans, list_plans
     from lmr.bench.plans.task import list_tasks
     from lmr.bench.running.bench import leave_out_finished, run_bench
-    from lmr.bench.running.run import count_all_forwards
     from lmr.bench.running.selection import list_trials
 
     if options.list:
@@ -108,10 +107,8 @@ def run(options: argparse.Namespace) -> str | None:
         tasks = leave_out_finished(every, options.out, options.sources)
         trials = list_tasks(list_trials(plans, options.root), options.root)
         print("\n".join(f"{task.run}  {task.command}" for task in tasks))
-        forwards = count_all_forwards(tasks)
-        passes = "" if forwards is None else f", passes of an image: {forwards:,.0f} (a backward counts as a forward)"
         earlier = f" {len(every) - len(tasks)} more are finished." if len(tasks) < len(every) else ""
-        print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}{passes}.{earlier}")
+        print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.{earlier}")
         if trials:
             print(f"Before them, {len(trials)} runs to choose values; then each method also runs in the chosen ones.")
         return None

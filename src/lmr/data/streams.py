@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
 from lmr.data.dataset import CLEAN, Dataset, ImageArray, Labels
-from lmr.data.frames import FrameChange, Haul, Jitter
+from lmr.data.frames import Haul, Jitter
 from lmr.data.names import ORDERS
 
 Places = NDArray[np.int64]
@@ -51,7 +51,7 @@ class Stream:
     index: Places
     labels: Labels
     ends: tuple[int, ...]
-    frames: FrameChange | None = None
+    frames: Jitter | Haul | None = None
 
     @property
     def count(self) -> int:
@@ -204,7 +204,7 @@ def make_stream(
             raise LmrError(f"The onset after {order.onset} images leaves none of the {total} images of the stream.")
         domain[: order.onset] = len(names)
         names = (*names, CLEAN)
-    frames: FrameChange | None = None
+    frames: Jitter | Haul | None = None
     if order.kind in ("bursts", "haul"):
         frames = Jitter(order.seed) if order.kind == "bursts" else Haul(order.seed, severity)
     places = domain.astype(np.int64), index.astype(np.int64)

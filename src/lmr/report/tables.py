@@ -26,7 +26,7 @@ from lmr.report.groups import (
 from lmr.report.protocol import match_corruption_table
 from lmr.report.published import AVERAGE, COMPONENTS, VARIANTS, PublishedTable, find_published, read_paper, shorten
 from lmr.report.table import Column, Layout
-from lmr.report.traits import LineKind, expand_spec, find_card, label_of, role_of
+from lmr.report.traits import LineKind, expand_spec, find_card, label_of
 
 MEASURES = (
     Column("accuracy", "accuracy %"),
@@ -181,7 +181,7 @@ def find_figure(sweep: Layout) -> dict[str, Any] | None:
         sizes = [number for number, _ in sweep.entries]
         drawn = max(map(sizes.count, sizes)) >= FEWEST_SIZES
     else:
-        drawn = role_of(sweep.lines[0].first) is Role.OURS
+        drawn = find_card(sweep.lines[0].first.method).role is Role.OURS
     figures = read_paper()["figures"].items() if drawn else ()
     return next(({"number": n, **figure} for n, figure in figures if figure.get("sweep") == sweep.detail), None)
 

@@ -252,7 +252,7 @@ def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp
     )
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 11
-    assert lines[-1].startswith("Runs: 10, images: 100, passes of an image: ")
+    assert lines[-1] == "Runs: 10, images: 100."
     assert all(" lmr bench --methods " in line for line in lines[:-1])
     assert list(tmp_path.iterdir()) == []
 
@@ -267,7 +267,7 @@ def test_a_dry_run_leaves_out_what_is_finished(capsys: pytest.CaptureFixture[str
         assert run_command("--methods", "zeroshot", "tent", *words, *where, "--dry-run") is None
         (run, total) = capsys.readouterr().out.splitlines()
         assert "tent" in run
-        assert total.startswith("Runs: 1, images: 8,")
+        assert total.startswith("Runs: 1, images: 8.")
         assert total.endswith(" 1 more are finished.")
 
 

@@ -281,19 +281,12 @@ def test_check_of_a_whole_set(tmp_path: Path) -> None:
         for number in range(10):
             os.link(tmp_path / "image.jpeg", folder / str(place) / f"{number}.jpeg")
     assert check_set("imagenet-v2", folder) == []
-    (folder / "7" / "3.jpeg").unlink()
-    (folder / "8" / "3.jpeg").unlink()
-    (folder / "8" / "3.jpeg").write_bytes(b"")
     name = list(read_imagenet().values())[7]
-    problems = check_set("imagenet-v2", folder)
-    assert problems[0] == "Expected 10000 images, found 9999."
-    assert repr(name) in problems[1]
     for number in range(10):
-        (folder / "7" / f"{number}.jpeg").unlink(missing_ok=True)
-    assert any(
-        f"1 of 1000 classes have no image, for example {name!r}" in problem
-        for problem in check_set("imagenet-v2", folder)
-    )
+        (folder / "7" / f"{number}.jpeg").unlink()
+    problems = check_set("imagenet-v2", folder)
+    assert problems[0] == "Expected 10000 images, found 9990."
+    assert f"1 of 1000 classes have no image, for example {name!r}" in problems[1]
 
 
 def test_check_of_cifar(tmp_path: Path) -> None:
