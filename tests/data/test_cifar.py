@@ -15,7 +15,6 @@ import pytest
 import set_maker as maker
 from lmr.data.cifar import OFFICIAL, CifarC, open_cifar, open_cifar_c, read_archive, read_checksums
 from lmr.data.corruptions.apply import corrupt
-from lmr.data.provenance import DataOrigin, Provenance, read_origin
 from real_data import FOLDER, needs
 
 KINDS = ("python 2", "python 3", "tar", "npz")
@@ -160,7 +159,6 @@ def test_official_digests(classes: int, md5: str) -> None:
     found = open_cifar(classes, FOLDER)
     assert found.digest == OFFICIAL[classes]
     assert found.protocol == {"images": "the official test set, 10000 images"}
-    assert read_origin(found.protocol) == DataOrigin(Provenance.OFFICIAL)
 
 
 @pytest.fixture
@@ -228,9 +226,6 @@ def test_files_are_official_by_their_checksums(tmp_path: Path, monkeypatch: pyte
     others = found.describe_part(["fog", "spatter"])
     assert others["corruptions"] == "not the official files of CIFAR-10-C: spatter.npy not of the published checksum"
     assert others["images"] == found.protocol["images"]
-    origins = [read_origin(found.describe_part(domains)) for domains in (["fog"], ["fog", "spatter"], ["clean"])]
-    expected = [Provenance.OFFICIAL, Provenance.OTHER, Provenance.UNCHECKED]
-    assert [origin.corruptions for origin in origins] == expected
 
 
 def test_damaged_official_files_are_sentences(official: Path) -> None:
@@ -284,7 +279,6 @@ def test_clean_images_are_corrupted_on_the_fly(tmp_path: Path) -> None:
     found = open_cifar_c(10, tmp_path)
     assert found.name == "cifar10-c"
     assert found.protocol["corruptions"] == "made by lmr with the cifar constants, seed 0"
-    assert read_origin(found.protocol) == DataOrigin(Provenance.OTHER, Provenance.MADE)
     np.testing.assert_array_equal(found.labels("fog"), labels)
     assert found.digest != open_cifar(10, tmp_path).digest
     for domain, severity in (("gaussian_noise", 5), ("contrast", 2)):

@@ -31,7 +31,7 @@ from lmr.data.dataset import (
     find_first,
 )
 from lmr.data.names import ASSETS, read_list
-from lmr.data.provenance import Provenance, compute_checksum, describe_files, describe_test_set
+from lmr.data.provenance import compute_checksum, describe_files, describe_test_set
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [N, 32, 32, 3] and labels [N]
 
@@ -96,8 +96,7 @@ class Cifar(ArraySet):
         self._images, self._labels = read_archive(path, classes)
         if len(self._images) != COUNT:
             raise LmrError(f"Expected the {COUNT} images of the test set in {str(path)!r}, got {len(self._images)}.")
-        provenance = Provenance.OFFICIAL if self.digest == OFFICIAL[classes] else Provenance.OTHER
-        self.protocol = {"images": describe_test_set(provenance, COUNT)}
+        self.protocol = {"images": describe_test_set(self.digest == OFFICIAL[classes], COUNT)}
 
 
 class CifarC(CorruptedFiles):
@@ -109,8 +108,8 @@ class CifarC(CorruptedFiles):
         self._arrays: dict[str, NDArray[np.uint8]] = {}
         self._published: dict[str, bool] = {}  # True for compared files that match the published checksum
         self._labels = self._load_labels()
-        origin = describe_files(Provenance.UNCHECKED, f"CIFAR-{classes}-C")
-        self.protocol = {"images": describe_test_set(Provenance.UNCHECKED, COUNT), "corruptions": origin}
+        origin = describe_files(None, f"CIFAR-{classes}-C")
+        self.protocol = {"images": f"{COUNT} images of the test set", "corruptions": origin}
 
     def _load_labels(self) -> Labels:
         labels = self._open("labels", (5 * COUNT,), kinds="iu")
@@ -175,8 +174,7 @@ class CifarC(CorruptedFiles):
         if not files:
             return super().describe_part(domains)
         different = [f"{name}.npy" for name in ("labels", *files) if not self._is_published(name)]
-        provenance = Provenance.OTHER if different else Provenance.OFFICIAL
-        origin = describe_files(provenance, f"CIFAR-{len(self.classes)}-C", different)
+        origin = describe_files(not different, f"CIFAR-{len(self.classes)}-C", different)
         return super().describe_part(domains) | {"corruptions": origin}
 
     def _is_published(self, name: str) -> bool:

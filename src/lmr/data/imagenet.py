@@ -30,7 +30,7 @@ from lmr.data.dataset import (
 )
 from lmr.data.labelled import ImageFileSet, list_classes, measure_some, open_file
 from lmr.data.names import read_imagenet, read_list
-from lmr.data.provenance import Provenance, describe_files, read_archive_note
+from lmr.data.provenance import describe_files, read_archive_note
 
 # The folders of a set under the root, in the order in which they are searched.
 FOLDERS = {
@@ -146,7 +146,7 @@ class ImageNetC(CorruptedFiles):
                 f"Expected folders such as {self.domains[0]}/5/n01440764 in {str(folder)!r}, found none. {self._advice}"
             )
         protocol = _describe_list(self._small, self.count(first))
-        origin = describe_files(Provenance.UNCHECKED, "ImageNet-C")
+        origin = describe_files(None, "ImageNet-C")
         self.protocol = {**protocol, "corruptions": origin}
 
     def _has(self, domain: str) -> bool:
@@ -198,7 +198,7 @@ class ImageNetC(CorruptedFiles):
         notes = [read_archive_note(self.folder.parent, f"{archive}.tar") for archive in archives]
         if not notes or not all(notes):
             return super().describe_part(domains)
-        return super().describe_part(domains) | {"corruptions": describe_files(Provenance.OFFICIAL, "ImageNet-C")}
+        return super().describe_part(domains) | {"corruptions": describe_files(True, "ImageNet-C")}
 
     def count(self, domain: str) -> int:
         """Return the number of images of a corruption."""

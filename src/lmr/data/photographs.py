@@ -16,7 +16,6 @@ from PIL import Image
 
 from lmr.data.dataset import ArraySet, make_digest
 from lmr.data.names import ASSETS, read_list
-from lmr.data.provenance import describe_excerpt
 
 SHEET, FACTS = ASSETS / "cifar10_2000.webp", ASSETS / "cifar10_2000.json"
 SIDE, COLUMNS = 32, 50
@@ -30,7 +29,7 @@ class Photographs(ArraySet):
         facts = json.loads(FACTS.read_text("utf-8"))
         self._labels = np.asarray(facts["labels"], np.int64)
         self.numbers: tuple[int, ...] = tuple(facts["numbers"])  # of the images in the test set of CIFAR-10
-        self.protocol = {"images": describe_excerpt(len(self._labels), "CIFAR-10")}
+        self.protocol = {"images": f"{len(self._labels)} images of the test set of CIFAR-10 that come with lmr"}
 
     @cached_property
     def _images(self) -> NDArray[np.uint8]:  # type: ignore[override]
