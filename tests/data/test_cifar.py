@@ -262,17 +262,6 @@ def test_wrong_labels_are_sentences(official: Path, place: int) -> None:
         CifarC(official, 10)
 
 
-def test_official_files_with_clean_images_beside_them(official: Path) -> None:
-    images, labels = maker.make_cifar(10_000, 10)
-    write(official.parent, "npz", 10, images, labels)
-    found = open_cifar_c(10, official.parent)
-    assert isinstance(found, CifarC)
-    np.testing.assert_array_equal(found.read("clean", 0, [4, 2]), images[[4, 2]])
-    np.testing.assert_array_equal(found.labels("clean"), labels)
-    assert found.digest_part(["clean"], 0) != found.digest_part(["fog"], 5)
-    assert found.describe_part(["clean"]) == found.protocol
-
-
 def test_clean_images_are_corrupted_on_the_fly(tmp_path: Path) -> None:
     images, labels = maker.make_cifar(10_000, 10)
     write(tmp_path, "npz", 10, images, labels)

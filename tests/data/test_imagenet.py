@@ -171,7 +171,7 @@ def test_list_of_5000_keeps_its_order(tmp_path: Path) -> None:
     classes = list(read_imagenet())
     np.testing.assert_array_equal(found.labels("fog"), [classes.index(line.partition("/")[0]) for line in LISTED])
     assert [maker.read_colour(image) for image in found.read("fog", 5, [2, 0])] == [70, 30]
-    with pytest.raises(ValueError, match=r"no such file.*--check"):
+    with pytest.raises(ValueError, match="no such file"):
         found.read("fog", 5, [1])
     assert "5,000-image list" in found.protocol["images"]
 
@@ -232,16 +232,6 @@ def test_image_has_the_same_noise_in_both_lists(tmp_path: Path) -> None:
     assert small.digest != whole.digest
 
 
-def test_official_files_with_clean_images_beside_them(tmp_path: Path) -> None:
-    write_corrupted(tmp_path / "imagenet-c", {LISTED[0]: 10})
-    make_photo(tmp_path / "imagenet" / "val" / LISTED[0], (256, 256), 3)
-    found = open_imagenet_c("imagenet-c-5000", tmp_path)
-    assert isinstance(found, ImageNetC)
-    np.testing.assert_array_equal(
-        found.read("clean", 0, [0])[0], crop_slowly(tmp_path / "imagenet" / "val" / LISTED[0])
-    )
-
-
 @pytest.mark.parametrize("size", [(256, 256), (500, 375), (375, 500), (333, 257), (224, 224), (60, 1000)])
 def test_crop_is_that_of_the_authors(size: tuple[int, int], tmp_path: Path) -> None:
     path = tmp_path / "a.png"
@@ -256,9 +246,3 @@ def test_real_photographs() -> None:
     folder = FOLDER / "imagenet-sample-224"
     names = sorted(path.name.partition("_")[0] for path in folder.iterdir())
     assert names == list(read_imagenet())
-
-
-def test_folder_without_imagenet_c_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "imagenet-c" / "fog").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"Expected folders such as gaussian_noise/5/n01440764"):
-        open_imagenet_c("imagenet-c", tmp_path)

@@ -53,16 +53,6 @@ def test_every_nth_frame(every: int, tmp_path: Path) -> None:
     assert [frame.number for frame in unfinished] == [number for number in range(0, 12, every) if number >= 5]
 
 
-def test_colon_in_a_relative_name_is_not_a_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    made = write_video(tmp_path / "a.avi", paint(3))
-    for name in ("2026-11-16T12:00:00.avi", "cam:1.avi", "file:x.avi"):
-        Path(name).write_bytes(made.read_bytes())
-        assert len(list(read_frames(Path(name)))) == 3
-    Path("cam:1.avi").write_text("no video")
-    assert read_until_error(Path("cam:1.avi"))[1].startswith("Cannot read 'cam:1.avi': it is not a video")
-
-
 def test_video_that_ends_early_gives_its_frames_first(tmp_path: Path) -> None:
     path = cut_file(write_video(tmp_path / "a.avi", paint(200, (96, 128))), 0.6)
     frames, message = read_until_error(path)

@@ -87,20 +87,6 @@ def test_mass_accumulates_from_the_largest_class(tmp_path: Path) -> None:
     np.testing.assert_allclose(shares, [[5 / 6, 1, 1, 1], [3 / 6, 4 / 6, 5 / 6, 1], [2 / 6, 4 / 6, 5 / 6, 1]])
 
 
-def test_mass_is_of_the_same_pictures_and_of_all_classes(tmp_path: Path) -> None:
-    """Three clean pictures against six shifted ones would look more concentrated than they are."""
-    fields = FIELDS | {"protocol": {"classes": "7"}}
-    shifted = make_row("zero-shot", "zeroshot()", "frost", 0.5, **fields)
-    add(tmp_path, shifted, index=[0, 1, 2, 3, 4, 5], true=[0, 0, 1, 1, 2, 3], predicted=[1, 1, 1, 1, 1, 2])
-    clean = make_row("zero-shot", "zeroshot()", "clean", 0.5, **fields | {"images": 3})
-    short = {key: np.zeros(3) for key in ("confidence", "gap", "margin", "recovery")}
-    add(tmp_path, clean, index=[5, 3, 9], true=[3, 1, 2], predicted=[3, 1, 2], **short)
-    caption, axes = draw(tmp_path, "1c")
-    assert "frost, 2 images" in caption
-    for _, y in read_lines(axes)[:3]:
-        np.testing.assert_allclose(y / 100, [0.5, 1, 1, 1, 1, 1, 1])
-
-
 def test_late_shares_are_of_pmr_without_and_with_am_in_runs_alike(tmp_path: Path) -> None:
     parts = {"lmr(am=False, bc=False)": 0.4, "lmr(bc=False)": 0.1, "lmr(am=False)": 0.9, "lmr": 0.8}
     for spec, share in list(parts.items())[1:]:

@@ -11,7 +11,7 @@ from scipy import stats
 import lmr
 from lmr.bench.running.row import Row, append_row, write_samples
 from lmr.report.gains import check_reference, compare_with_best, enter_groups, lay_gains
-from lmr.report.groups import RunGroup, gather, tell_apart
+from lmr.report.groups import RunGroup, gather
 from lmr.report.runs import Runs, read_runs
 from lmr.report.table import Table
 from row_maker import complete, make_row, make_samples
@@ -119,24 +119,6 @@ def test_short_streams_of_several_seeds_need_no_picture_in_common(tmp_path: Path
     assert low is not None
     assert high is not None
     assert 10 < high - low < 80  # some 300 answers of 140 pictures, in three orders
-
-
-def test_ours_is_the_one_on_the_others_stream(tmp_path: Path) -> None:
-    """Like is compared with like, and other pictures with nothing."""
-    index, right = np.arange(4), np.ones(4, bool)
-    for size, images in ((64, 9), (16, 4), (64, 4)):
-        write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0, batch_size=size, images=images), index, right)
-    tent = complete("tent")
-    write_answers(tmp_path, make_row("TENT", tent, "frost", 0.0, batch_size=16, images=4), index, ~right)
-    write_answers(tmp_path, make_row("ETA", complete("eta"), "frost", 0.0, images=9), index, ~right)
-    write_answers(tmp_path, make_row("made", tent, "frost", 0.0, data_digest="other"), index, ~right)
-    write_answers(tmp_path, make_row("TDA", complete("tda"), "frost", 0.5, images=7), index, right)
-    runs, series = read_series(tmp_path)
-    (table,) = build(runs, tell_apart(series))
-    assert [line.label for line in table.lines] == [
-        "LMR (batch 16, 4 images) − TENT",
-        "LMR (batch 64, 9 images) − ETA",
-    ]
 
 
 def test_the_reference_can_be_any_method(tmp_path: Path) -> None:

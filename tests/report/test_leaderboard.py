@@ -70,24 +70,6 @@ def test_cells_windows_and_the_worst_scenario(tmp_path: Path) -> None:
     assert "shuffled; bursts; bursts, single images: 2,000 images of pocket-c-2000, fog, seeds 1, 2." in table.notes
 
 
-def test_streams_of_one_world_are_one_table(tmp_path: Path) -> None:
-    folder = write_world(tmp_path / "runs")
-    haul: dict[str, Any] = {"dataset": "pocket-c-100000", "order": {"kind": "haul", "hash": "h"}, "domain": "blend"}
-    rounds: dict[str, Any] = {"order": {"kind": "shuffle", "rounds": "3 rounds", "hash": "r"}, "domain": "continual"}
-    rounds |= {"reset": "never", "domains": {"fog": 0.5, "snow": 0.5}}
-    for label, spec, right in (("zero-shot", "zeroshot()", 500), ("LMR", LMR, 300)):
-        add(folder, label, spec, [right, 600, 500], **haul)
-        add(folder, label, spec, [right] * 2, **rounds)
-    add(folder, "TENT", TENT, [100], **haul)  # a part of the stream: a column of its own has one line
-    (table,) = build(folder)
-    heads = ["shuffled", "bursts", "bursts, single images", "continual 3 rounds", "long haul"]
-    assert [column.head for column in table.columns[:5]] == heads
-    by_label = {line.label: line.cells for line in table.lines}
-    assert by_label["LMR"][3].value == pytest.approx(30)
-    assert by_label["LMR"][-1].value == pytest.approx(-20)
-    assert by_label["TENT"][4].value is None
-
-
 def test_watched_runs_have_a_line_of_their_own(tmp_path: Path) -> None:
     folder = write_world(tmp_path / "runs")
     for seed in (1, 2):

@@ -216,30 +216,6 @@ def test_differences_of_arguments_are_named() -> None:
     assert find_differences(dataclasses.replace(row, dataset="cifar100-c"), parts, part) == [phrases[0]]
 
 
-@pytest.mark.parametrize(
-    ("name", "column", "images"),
-    [
-        ("imagenet-variants", "imagenet-a", 7500),
-        ("imagenet-variants", "imagenet-r", 30000),
-        ("imagenet-variants", "imagenet-sketch", 50889),
-        ("imagenet-variants", "imagenet-v2", 10000),
-        ("ablation-components", "cifar10-c", 10000),
-        ("ablation-components", "imagenet-c-5000", 5000),
-    ],
-)
-def test_a_column_that_is_a_dataset_has_its_number_of_images(name: str, column: str, images: int) -> None:
-    table = find_published(name)
-    published = table.find("zeroshot()")
-    assert published is not None
-
-    def compare(count: int) -> list[str]:
-        row = make_row("zero-shot", "zeroshot()", "clean", 0.5, dataset=column, images=count)
-        return find_differences(row, table, published)
-
-    assert compare(images) == []
-    assert compare(60) == [f"images 60 (paper: {images}, implied)"]
-
-
 def test_an_argument_that_the_method_no_longer_has_is_a_difference() -> None:
     table = find_published("cifar10-c")
     spec = complete("lmr", "cifar10-c")

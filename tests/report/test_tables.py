@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from lmr.bench.running.row import Row
-from lmr.report.groups import RunGroup, Setting, add_base, choose_main, gather
+from lmr.report.groups import RunGroup, Setting, choose_main, gather
 from lmr.report.published import find_published
 from lmr.report.table import Layout, Table
 from lmr.report.tables import (
     find_figure,
-    group_parts,
     lay_accuracy,
     lay_components,
     lay_costs,
@@ -22,7 +21,7 @@ from lmr.report.tables import (
 )
 from lmr.report.traits import LineKind
 from lmr.watch.settings import WatchSettings
-from row_maker import B16, CORRUPTIONS, complete, make_row, make_world
+from row_maker import CORRUPTIONS, complete, make_row, make_world
 
 PUBLISHED = find_published("cifar10-c")
 
@@ -144,22 +143,6 @@ def test_watched_and_plain_runs_are_lines_of_their_own() -> None:
     assert watched.watched
 
 
-@pytest.mark.parametrize(
-    ("changes", "labels"),
-    [
-        ({"backbone": {"name": B16, "weights": "v" * 16, "dtype": "float16"}}, ["LMR (float16)", "LMR (float32)"]),
-        ({"data_digest": "other"}, ["LMR (data dddddddd)", "LMR (data other)"]),
-        (
-            {"prompts": {"name": "a photo of a {}.", "count": 10, "digest": "q"}},
-            ["LMR (prompts pppppppp)", "LMR (prompts q)"],
-        ),
-    ],
-)
-def test_runs_on_other_ground_have_lines_of_their_own(changes: dict[str, Any], labels: list[str]) -> None:
-    rows = [make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.5, **fields) for fields in ({}, changes)]
-    assert sorted(line.label for line in build(rows).lines) == labels
-
-
 @pytest.mark.parametrize("domains", [15, 3])
 def test_components_have_datasets_as_columns_and_published_means(domains: int) -> None:
     """The paper's means are over 15 corruptions: a mean over fewer has no published number beside it."""
@@ -248,19 +231,6 @@ def test_measures_are_means_over_the_domains_that_all_have() -> None:
     table = lay_measures(*gather_one(rows)).build()
     assert [line.cells[0].value for line in table.lines] == pytest.approx([80, 70])
     assert "Domains: fog." in table.notes
-
-
-def test_parts_have_a_base_for_each_protocol() -> None:
-    rows = []
-    for dtype in ("float32", "float16"):
-        fields = {"backbone": {"name": B16, "weights": dtype, "dtype": dtype}}
-        for label, spec in (("ZS", "zeroshot()"), ("PMR only", "lmr(am=False, bc=False)"), ("Full", "lmr")):
-            rows.append(make_row(label, complete(spec), "fog", 0.5, **fields))
-    _, series = gather_one(rows)
-    assert [one.label for one in add_base(group_parts(series)["LMR"], series)] == [
-        "zero-shot (float32)", "zero-shot (float16)", "PMR only (float32)", "PMR only (float16)",
-        "LMR (float32)", "LMR (float16)",
-    ]  # fmt: skip
 
 
 def test_other_data_has_nothing_beside_it_unless_asked() -> None:

@@ -28,9 +28,10 @@ from lmr.data.dataset import (
     find_first,
     make_digest,
 )
-from lmr.data.labelled import ImageFileSet, list_classes, measure_some, open_file
+from lmr.data.labelled import ImageFileSet, list_classes, measure_some
 from lmr.data.names import read_imagenet, read_list
 from lmr.data.provenance import describe_files, read_archive_note
+from lmr.images.files import open_image
 
 # The folders of a set under the root, in the order in which they are searched.
 FOLDERS = {
@@ -65,14 +66,13 @@ def open_imagenet(name: str, root: Path) -> ImageFileSet:
 def open_folder(name: str, folder: Path) -> ImageFileSet:
     """Open one of these sets from its own folder."""
     names, wnids = read_imagenet(), tuple(read_imagenet())
-    advice = f"Check the folder with `lmr fetch {name} --check {folder}`."
     if name in ("imagenet-a", "imagenet-r"):
         wnids = read_list(name.replace("-", "_"))
     numbers = tuple(str(place) for place in range(len(wnids)))  # the folders of -V2 are called 0 to 999
     files, labels = list_labelled_files(folder, numbers if name == "imagenet-v2" else wnids)
     classes = f"{len(wnids)} classes" + (" of ImageNet's 1000, no others are candidates" if len(wnids) < 1000 else "")
     protocol = {"images": f"{len(files)} of {COUNTS[name]} images", "candidates": classes}
-    return ImageFileSet(name, folder, files, labels, [names[wnid] for wnid in wnids], protocol, advice=advice)
+    return ImageFileSet(name, folder, files, labels, [names[wnid] for wnid in wnids], protocol)
 
 
 def list_labelled_files(folder: Path, names: Sequence[str]) -> tuple[list[str], list[int]]:
@@ -116,11 +116,8 @@ def open_crops(name: str, folder: Path) -> ImageFileSet:
         labels = [place_of[wnid] for wnid, _ in listed]
     else:
         files, labels = list_labelled_files(folder, wnids)
-    advice = f"Check the folder with `lmr fetch imagenet --check {folder}`."
     protocol = {**_describe_list(small, len(files)), "prepared": PREPARED}
-    return ImageFileSet(
-        name, folder, files, labels, read_imagenet().values(), protocol, prepare=crop_image, advice=advice
-    )
+    return ImageFileSet(name, folder, files, labels, read_imagenet().values(), protocol, prepare=crop_image)
 
 
 def _describe_list(small: bool, count: int) -> dict[str, str]:
@@ -210,7 +207,7 @@ class ImageNetC(CorruptedFiles):
 
     def _read_files(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         folder, files = self.locate(domain) / str(severity), self.list_files(domain)
-        return [np.array(open_file(folder / files[index], False, self._advice)) for index in indices]
+        return [np.array(open_image(folder / files[index], upright=False)) for index in indices]
 
 
 def crop_image(image: Image.Image) -> Image.Image:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import lzma
 import shutil
@@ -41,15 +40,6 @@ def test_rows_are_those_of_the_bench(tmp_path: Path) -> None:
     again = read_all(tmp_path / "pack")
     assert pack_runs([tmp_path / "runs"], tmp_path / "pack").added == 0
     assert read_all(tmp_path / "pack") == again  # so a repository sees no change
-
-
-def test_commands_in_a_pack_name_no_folder_of_the_machine(tmp_path: Path) -> None:
-    (row, *_) = write_runs(tmp_path / "runs")
-    row = dataclasses.replace(row, command="lmr bench --methods 'lmr(lr=1)' --root /home/me/data --seeds 1")
-    append_row(tmp_path / "runs", row)
-    pack_runs([tmp_path / "runs"], tmp_path / "pack")
-    commands = {kept.run: kept.command for kept in read_rows(tmp_path / "pack")[0]}
-    assert commands[row.run] == "lmr bench --methods 'lmr(lr=1)' --root DATA --seeds 1"
 
 
 def test_runs_are_added_to_a_pack(tmp_path: Path) -> None:
