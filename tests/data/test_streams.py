@@ -163,7 +163,6 @@ def test_hash_tells_orders_apart_and_domains_alike() -> None:
         make_stream(data, "fog", order="dirichlet"),
         make_stream(data, "fog", order="dirichlet", concentration=5.0),
         make_stream(data, "fog", order="classes"),
-        make_stream(data, "fog", order="classes", block=3),
     ]
     assert len({stream.hash for stream in others} | {hashes["fog"]}) == len(others) + 1
     assert all(len(stream.hash) == 16 and int(stream.hash, 16) >= 0 for stream in others)
@@ -174,14 +173,11 @@ def test_hash_tells_orders_apart_and_domains_alike() -> None:
     some.lists(some.integers(0, 5), max_size=60),
     some.sampled_from(PERMUTATIONS),
     some.integers(0, 3),
-    some.one_of(some.none(), some.integers(1, 9)),
     some.sampled_from([0.01, 0.1, 10.0]),
 )
-def test_every_order_is_a_permutation(
-    labels: list[int], kind: str, seed: int, block: int | None, concentration: float
-) -> None:
+def test_every_order_is_a_permutation(labels: list[int], kind: str, seed: int, concentration: float) -> None:
     truth = np.array(labels, np.int64)
-    order = Order(kind, seed, concentration, block)
+    order = Order(kind, seed, concentration)
     first = order.arrange(truth)
     assert first.dtype == np.int64
     assert sorted(first.tolist()) == list(range(len(labels)))
@@ -212,24 +208,11 @@ def count_runs(labels: np.ndarray) -> list[int]:
     return [len(list(group)) for _, group in itertools.groupby(labels.tolist())]
 
 
-def test_classes_come_in_blocks() -> None:
+def test_classes_come_one_after_the_other() -> None:
     truth = np.random.default_rng(3).permutation(np.arange(70) % 7)
     assert count_runs(truth[order_by_classes(truth)]) == [10] * 7
     orders = [truth[order_by_classes(truth, seed)][::10].tolist() for seed in range(4)]
     assert len({tuple(order) for order in orders}) == 4  # the classes' own order is random
-    places = order_by_classes(truth, 1, block=4)
-    blocks = []
-    rest = places.tolist()
-    while rest:  # a class of ten makes runs of 4, 4 and 2; cut greedily where the class changes
-        run = 1
-        while run < 4 and run < len(rest) and truth[rest[run]] == truth[rest[0]]:
-            run += 1
-        blocks.append(run)
-        rest = rest[run:]
-    assert sum(blocks) == 70
-    assert max(blocks) == 4
-    assert blocks.count(4) >= 10
-    assert count_runs(truth[order_by_classes(truth, 1, block=1)]) != [10] * 7
 
 
 @pytest.mark.parametrize(

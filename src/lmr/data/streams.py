@@ -107,7 +107,7 @@ class Order:
     """The order of the images in a stream, and what it depends on.
 
     ``kind`` is "shuffle" (Python's shuffle, the usual one), "file" (as the set lists them), "dirichlet" (classes come
-    and go), "classes" (runs of images of one class), "bursts" (runs of frames of one image, each changed by
+    and go), "classes" (one class after the other), "bursts" (runs of frames of one image, each changed by
     ``Jitter``), "shift" (one class is half of the stream), "skew" (some classes dominate, see ``order_by_skew``) or
     "haul" (shuffled clean images, changed by ``Haul``). In the last four images repeat.
     """
@@ -115,7 +115,6 @@ class Order:
     kind: str = "shuffle"
     seed: int = 1
     concentration: float = 0.1  # of "dirichlet": small is strongly imbalanced
-    block: int | None = None  # of "classes": images of one class in a row; None: all of it
     majority: float = 0.8  # of "skew": the share of the dominant classes
     tail: float | None = None  # of "skew", in place of a majority: class k has a share as tail^k
     dominant: str = ""  # of "skew": classes as ``read_dominant`` reads them; "": the seed draws one
@@ -127,7 +126,7 @@ class Order:
     def settings(self) -> dict[str, float | int | str]:
         """What the order depends on besides the seed and the domains, by the keys of plans."""
         shares = "majority" if self.tail is None else "tail"
-        own = {"dirichlet": ("concentration",), "classes": ("block",), "skew": (shares, "dominant")}
+        own = {"dirichlet": ("concentration",), "skew": (shares, "dominant")}
         keys = (*own.get(self.kind, ()), "onset")
         return {key: value for key in keys if (value := getattr(self, key))}
 
@@ -159,7 +158,7 @@ class Order:
         if self.kind == "dirichlet":
             return chosen[order_by_dirichlet(labels[chosen], seed, self.concentration)]
         if self.kind == "classes":
-            return chosen[order_by_classes(labels[chosen], seed, self.block)]
+            return chosen[order_by_classes(labels[chosen], seed)]
         raise LmrError(f"There is no order {self.kind!r}; choose one of: {', '.join(ORDERS)}.")
 
 
@@ -258,17 +257,10 @@ def order_by_dirichlet(labels: Places, seed: int = 1, concentration: float = 0.1
     return np.concatenate(ordered).astype(np.int64) if ordered else np.empty(0, np.int64)
 
 
-def order_by_classes(labels: Places, seed: int = 1, block: int | None = None) -> Places:
-    """Order with temporal correlation: runs of ``block`` images of one class (None: all of it), in random order.
-
-    Two runs of one class may follow each other; the last run of a class may be short.
-    """
+def order_by_classes(labels: Places, seed: int = 1) -> Places:
+    """Order with temporal correlation: all images of one class, then those of another, classes in random order."""
     generator = np.random.default_rng(seed)
-    runs: list[NDArray[Any]] = []
-    for name in np.unique(labels):
-        mine = generator.permutation(np.flatnonzero(labels == name))
-        size = block or len(mine)
-        runs += [mine[first : first + size] for first in range(0, len(mine), size)]
+    runs = [generator.permutation(np.flatnonzero(labels == name)) for name in np.unique(labels)]
     ordered = [runs[place] for place in generator.permutation(len(runs))]
     return np.concatenate(ordered).astype(np.int64) if ordered else np.empty(0, np.int64)
 

@@ -71,7 +71,7 @@ def test_hash_does_not_change_with_names() -> None:
         {"corruptions": ["fog", "snow"], "reset": "never", "forgetting": 5},
         {"corruptions": ["fog", "snow"], "mix": True, "order": "dirichlet", "concentration": 0.5},
         {"prompts": [["a photo of a {}.", "a picture of a {}."]], "recovery": True},
-        {"order": "classes", "block": 3, "corruptions": "clean"},
+        {"order": "classes", "corruptions": "clean"},
         {"order": "bursts", "images": 60},
         {"order": "shift", "seeds": 2},
         {"order": "skew", "dominant": "1>3", "majority": 0.6},
@@ -94,8 +94,6 @@ def test_command_of_a_task_makes_it_again(table: dict[str, Any]) -> None:
 def test_a_row_can_say_what_its_order_depends_on() -> None:
     (strong,) = make_tasks(order="dirichlet", concentration=0.05)
     assert strong.order_facts == {"kind": "dirichlet", "concentration": "0.05", "hash": strong.order_hash}
-    (blocks,) = make_tasks(order="classes", block=3)
-    assert blocks.order_facts == {"kind": "classes", "block": "3", "hash": blocks.order_hash}
     (rounds,) = make_tasks(corruptions=["fog", "snow"], reset="never", rounds=3)
     assert rounds.order_facts == {"kind": "shuffle", "rounds": "3 rounds", "hash": rounds.order_hash}
     assert (rounds.domain, rounds.images) == ("continual", 60)
@@ -143,8 +141,8 @@ def test_another_order_has_no_use_for_what_belongs_to_the_plans_own() -> None:
     assert (part.order, part.concentration) == ("shuffle", 0.1)
     (part,) = parse_plan("test", text, Path(), {"order": "dirichlet"}).parts
     assert (part.order, part.concentration) == ("dirichlet", 0.5)
-    with pytest.raises(lmr.LmrError, match="has no block"):
-        parse_plan("test", text, Path(), {"block": 3})
+    with pytest.raises(lmr.LmrError, match="has no tail"):
+        parse_plan("test", text, Path(), {"tail": 0.5})
 
 
 def write_corrupted_cifar(root: Path, domain: str) -> None:

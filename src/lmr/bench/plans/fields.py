@@ -38,8 +38,6 @@ class RunSettings:
 
     order: str = _choose(*ORDERS)  # order of the images in a stream
     concentration: float = _real(0.1, math.inf, "dirichlet")  # of order=dirichlet: small is strongly imbalanced
-    block: int | None = field(default=None, metadata={"low": 1, "high": None, "order": "classes"})
-    """of order=classes: images of one class in a row (default: all)"""
     majority: float = _real(0.8, 1, "skew")  # of order=skew: the share of the dominant classes
     tail: float | None = _real(None, 1, "skew")
     """of order=skew, in place of a majority: class k has a share in proportion to tail^k"""
