@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lmr.core.errors import LmrError
-from lmr.images.lists import COLUMNS, is_list, read_column, read_path_list
+from lmr.images.lists import COLUMNS, is_list, read_path_list
 
 
 @pytest.fixture
@@ -20,13 +20,6 @@ def test_the_usual_columns_are_found(source: Path, column: str) -> None:
     source.write_text(f"id,{column},label\n1,a.png,x\n2,deep/b c.png,y\n")
     assert is_list(source)
     assert read_path_list(source) == [source.parent / "a.png", source.parent / "deep/b c.png"]
-
-
-def test_a_column_by_its_name(source: Path) -> None:
-    source.write_text("path,other\na.png,/b.png\n")
-    assert read_path_list(source, "other") == [Path("/b.png")]
-    assert read_column(source, "other", "thing") == ["/b.png"]
-    assert read_path_list(source) == [source.parent / "a.png"]
 
 
 @pytest.mark.parametrize(

@@ -100,27 +100,6 @@ def test_without_samples_nothing_is_claimed(tmp_path: Path) -> None:
     assert build(runs, series[1:]) == []  # nobody to compare with
 
 
-def test_short_streams_of_several_seeds_need_no_picture_in_common(tmp_path: Path) -> None:
-    """Every seed has other pictures; all of them count, and the mean is the difference of the accuracies."""
-    random = np.random.default_rng(0)
-    means: dict[str, list[float]] = {"LMR": [], "TENT": []}
-    for seed in (1, 2, 3):
-        for domain in ("frost", "fog"):
-            index = np.arange(50) + 45 * seed  # five of them are those of the seed before
-            for label, spec, share in (("LMR", OURS, 0.8), ("TENT", complete("tent"), 0.4)):
-                right = random.random(50) < share
-                means[label].append(float(right.mean()))
-                write_answers(tmp_path, make_row(label, spec, domain, right.mean(), seed=seed), index, right)
-    runs, series = read_series(tmp_path)
-    (table,) = build(runs, series)
-    mean, low, high, _, _, _, seeds, pictures = (cell.value for cell in table.lines[0].cells)
-    assert mean == pytest.approx(100 * (np.mean(means["LMR"]) - np.mean(means["TENT"])))
-    assert (seeds, pictures) == (3, 140)
-    assert low is not None
-    assert high is not None
-    assert 10 < high - low < 80  # some 300 answers of 140 pictures, in three orders
-
-
 def test_the_reference_can_be_any_method(tmp_path: Path) -> None:
     right = write_four(tmp_path)
     runs, series = read_series(tmp_path)
