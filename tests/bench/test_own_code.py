@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch import nn
 
 import lmr
 from lmr.bench import inputs
@@ -160,19 +158,6 @@ def test_images_of_ones_own_are_corrupted_as_those_of_imagenet(tmp_path: Path) -
         assert image.shape == clean.shape == (224, 224, 3)
         assert image[..., 0].std() > clean[..., 0].std() + 10
         assert "made by lmr" in dataset.protocol["corruptions"]
-
-
-def test_modules_are_used_as_they_are() -> None:
-    encoder, half = nn.Sequential(nn.Flatten(), nn.LayerNorm(48)), (0.5, 0.5, 0.5)
-    with pytest.raises(TypeError, match=r"torch.nn.Module"):
-        lmr.wrap_module(encoder, len, lmr.Preprocessing(4, half, half))  # type: ignore[arg-type]
-    text = nn.Embedding(2, 48)
-    text.forward = lambda texts: nn.functional.embedding(torch.tensor([len(t) % 2 for t in texts]), text.weight)
-    backbone = lmr.wrap_module(encoder, text, lmr.Preprocessing(4, half, half), logit_scale=5, logit_bias=-1)
-    assert backbone.encoder is encoder
-    clip = backbone.classifier(["cat", "ship"])
-    assert (clip.logit_scale, clip.logit_bias) == (5, -1)
-    assert backbone.to(torch.float64).preprocess(Image.new("RGB", (9, 5))).dtype == torch.float64
 
 
 @pytest.mark.parametrize(

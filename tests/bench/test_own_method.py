@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.bench.plans.plan import Plan, parse_plan, read_plan
+from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.row import Row, read_rows
 from lmr.bench.running.run import run_task
 from lmr.cli import main
-from lmr.core import registry
 
 LABEL = "Two towers"
 CODE = """
@@ -161,37 +160,11 @@ def test_arguments_presets_and_labels(mine: Path) -> None:
         make_plan(f"{mine.parent}/gone.py:mine")
 
 
-def test_hash_follows_the_content_of_the_file_and_not_its_place(mine: Path, tmp_path: Path) -> None:
-    before = make_task(f"{mine}:mine")
-    mine.write_text(CODE + "\n# a comment\n")
-    after = make_task(f"{mine}:mine")
-    assert before.run != after.run
-    mine.unlink()
-    moved = tmp_path / "moved.py"
-    moved.write_text(CODE)
-    registry._METHODS.pop("mine")  # another process would not know the old place
-    assert make_task(f"{moved}:mine").run == before.run
-
-
 def test_file_that_changes_under_way_is_refused(mine: Path, tmp_path: Path) -> None:
     task = make_task(f"{mine}:mine")
     mine.write_text(CODE.replace("1e-3", "1e-2"))
     with pytest.raises(lmr.LmrError, match="changed"):
         run_task(task, tmp_path / "runs")
-
-
-def test_plan_names_a_file_beside_it(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = mine.parent / "plan.toml"
-    plan.write_text("methods = { 'Ours' = './mine.py:mine(lr=0.1)' }\ndatasets = 'photo-c'\nimages = 8\n")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    (entry,) = read_plan(plan).parts[0].methods
-    assert (entry.label, entry.spec, entry.file) == ("Ours", "mine(lr=0.1)", str(mine))
-    nearer = elsewhere / "mine.py"
-    nearer.write_text(CODE.replace('"mine"', '"nearer"'))
-    (entry,) = read_plan(plan, {"methods": ["./mine.py:nearer"]}).parts[0].methods
-    assert entry.file == str(nearer)
 
 
 @pytest.mark.slow

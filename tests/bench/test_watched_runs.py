@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
 from lmr.cli.parser import parse
 from lmr.watch.settings import read_watch
-from nursery import Program
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
 SMALL = {"datasets": "photo-c", "backbones": "photo", "corruptions": "clean", "images": 24, "batch_sizes": 4}
@@ -72,45 +69,3 @@ def test_stopped_watched_run_resumes_to_the_same_row(tmp_path: Path) -> None:
     samples = [read_samples(tmp_path / name, task.run)["predicted"].tolist() for name in ("whole", "parts")]
     assert samples[0] == samples[1]
     assert Row.from_json(whole.to_json()).watch == whole.watch
-
-
-def test_row_counts_all_events_and_not_the_last_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (task,) = list_small(methods="tent", watch=EAGER)
-    whole = run_task(task, tmp_path / "whole")
-    monkeypatch.setattr("lmr.watch.stream_watch.EVENTS", 1)
-    assert run_task(task, tmp_path / "few").watch == whole.watch
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from lmr.bench.plans.plan import parse_plan
-from lmr.bench.plans.task import list_tasks
-from lmr.bench.running.run import run_task
-
-def die(images):
-    if images >= 12:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-(task,) = list_tasks([parse_plan("test", "", Path(), {settings!r})])
-run_task(task, Path({folder!r}), die, save_seconds=0)
-"""
-
-
-@pytest.mark.skipif(os.name != "posix", reason="only there a process can be killed without notice")
-def test_watched_run_that_is_killed_without_notice_resumes_to_the_same_row(tmp_path: Path) -> None:
-    settings = SMALL | {"methods": "tent", "watch": EAGER}
-    (task,) = list_small(methods="tent", watch=EAGER)
-    code = KILLED.format(settings=settings, folder=str(tmp_path / "killed"))
-    killed = Program(code)
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    begun: list[int] = []
-    again = run_task(task, tmp_path / "killed", begun.append)
-    assert begun[0] == 8  # the last batches before the kill are run again, the others are not
-    whole = run_task(task, tmp_path / "whole")
-    assert again.compare() == whole.compare()
-    kept, other = (read_samples(tmp_path / name, task.run) for name in ("killed", "whole"))
-    assert {key: value.tobytes() for key, value in kept.items()} == {
-        key: value.tobytes() for key, value in other.items()
-    }

@@ -18,7 +18,7 @@ from lmr.bench.running.bench import run_bench
 from lmr.bench.running.row import read_rows, read_samples
 from lmr.bench.running.workers import Event
 from lmr.cluster import ray_bench
-from lmr.cluster.ray_bench import RayWorkers, describe_placement, run_on_node, run_ray_bench
+from lmr.cluster.ray_bench import RayWorkers, run_on_node, run_ray_bench
 from lmr.core.errors import LmrError
 from predict_runs import posix
 from ray_maker import expect_free, make_cluster, taking_interrupts, wait_for_nodes
@@ -90,18 +90,13 @@ def test_two_nodes_give_the_rows_and_samples_of_one_machine(cluster: Any, here: 
     assert result.failures == []
     expect_same(tmp_path, here)
     assert screen.getvalue().count("lmr: node ") == 2
-    text = describe_placement(cluster[0], [make_plan()], None)
-    assert text.count("Node ") == 2
-    assert "Tasks at the same time: 2, with 1 thread each." in text
-    assert "   2 runs on the same images: photo, photo-c fog 5" in text
-    assert "Runs: 4, images: 384." in text
 
 
 @pytest.mark.ray
 def test_node_that_lacks_the_data_ends_the_bench_with_its_name(cluster: Any, task: Task, tmp_path: Path) -> None:
     foreign = dataclasses.replace(task, data_digest="another")
     message = r"The node \S+ cannot do its part: its dataset 'photo-c' is not that of the driver's machine"
-    with RayWorkers(cluster[0], tmp_path, 1, None, 2) as workers, pytest.raises(LmrError, match=message):
+    with RayWorkers(cluster[0], tmp_path, 1, None) as workers, pytest.raises(LmrError, match=message):
         list(workers.run([foreign]))
 
 
@@ -147,7 +142,7 @@ def test_killed_processes_and_a_dead_node_cost_time_only(
     assert len(list(tmp_path.glob("killed-*"))) == 2
     wanted = list_tasks([make_plan()])
     second, rows = nodes.list_all_nodes()[-1], {}
-    with RayWorkers(ray, tmp_path / "b", 1, None, 2) as workers:
+    with RayWorkers(ray, tmp_path / "b", 1, None) as workers:
         for event in workers.run(wanted):
             if second is not None and event.worker == 1:  # both nodes have a run
                 nodes.remove_node(second, allow_graceful=False)

@@ -59,12 +59,9 @@ def test_unknown_names_are_sentences(tmp_path: Path) -> None:
         open_dataset("cifar10c")
     with pytest.raises(ValueError, match="domains"):
         open_dataset("nothing like it")
-    with pytest.raises(ValueError, match="device"):
-        open_dataset("csv:/dev/zero")
-    with pytest.raises(ValueError, match="There is no folder"):
-        open_dataset(f"folder:{tmp_path / 'no'}")
-    with pytest.raises(ValueError, match="There is no file"):
-        open_dataset(f"csv:{tmp_path / 'no.csv'}")
+    for name in ("csv:/dev/zero", f"folder:{tmp_path / 'no'}", f"csv:{tmp_path / 'no.csv'}"):
+        with pytest.raises(ValueError, match="Expected a folder"):
+            open_dataset(name)
     for bad in ([-1], [2_000]):
         with pytest.raises(ValueError, match="has the images 0 to 1999"):
             open_dataset("photo").read("clean", 0, bad)

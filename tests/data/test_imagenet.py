@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 import set_maker as maker
-from lmr.core.errors import LmrError
 from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.constants import GROUPS
 from lmr.data.imagenet import (
@@ -22,7 +21,7 @@ from lmr.data.imagenet import (
     open_imagenet_c,
 )
 from lmr.data.names import read_imagenet, read_list
-from lmr.data.provenance import ArchiveNote, Provenance, read_origin, write_archive_note
+from lmr.data.provenance import write_archive_note
 from real_data import FOLDER, needs
 
 LISTED = read_list("imagenet_c_5000")
@@ -94,41 +93,6 @@ def test_v2_folders_are_numbers(tmp_path: Path) -> None:
     assert [maker.read_colour(image) for image in found.read("clean", 0, [0, 1, 2])] == [90, 100, 200]
 
 
-def write_flat(folder: Path) -> None:
-    for number, colour in ((1, 10), (2, 20), (3, 30)):
-        maker.write_image(folder / f"ILSVRC2012_val_{number:08d}.JPEG", colour)
-
-
-@pytest.mark.parametrize("beside", [True, False])
-@pytest.mark.parametrize("kaggle", [True, False])
-def test_flat_validation_folder_with_truths(beside: bool, kaggle: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "imagenet" / "val"
-    write_flat(folder)
-    place = folder.parent if beside else folder
-    if kaggle:
-        rows = [("ILSVRC2012_val_00000002", "n01440764"), ("ILSVRC2012_val_00000001", "n15075141"),
-                ("ILSVRC2012_val_00000003", "n01440764")]  # fmt: skip
-        lines = [f"{name},{wnid} 1 2 3 4 {wnid} 5 6 7 8 " for name, wnid in rows]
-        (place / "LOC_val_solution.csv").write_text("\n".join(["ImageId,PredictionString", *lines]))
-    else:
-        (place / "imagenet_2012_validation_synset_labels.txt").write_text("n15075141\nn01440764\nn01440764\n")
-    found = open_imagenet("imagenet", tmp_path)
-    np.testing.assert_array_equal(found.labels("clean"), [0, 0, 999])  # by class and name, as folders would be
-    assert [maker.read_colour(image) for image in found.read("clean", 0, range(3))] == [20, 30, 10]
-
-
-def test_flat_validation_folder_without_truths(tmp_path: Path) -> None:
-    folder = tmp_path / "imagenet" / "val"
-    write_flat(folder)
-    with pytest.raises(ValueError, match=r"images without classes.*LOC_val_solution\.csv"):
-        open_imagenet("imagenet", tmp_path)
-    truths = folder / "imagenet_2012_validation_synset_labels.txt"
-    for text in ("n15075141\nn01440764\n", "n15075141\nn01440764\nn00000000\n"):
-        truths.write_text(text)
-        with pytest.raises(ValueError, match=r"no known class for 'ILSVRC2012_val_00000003\.JPEG'"):
-            open_imagenet("imagenet", tmp_path)
-
-
 def test_images_are_not_turned(tmp_path: Path) -> None:
     """Published numbers were made without looking at the orientation a camera stored."""
     path = tmp_path / "imagenet" / "val" / "n01440764" / "ILSVRC2012_val_00000293.JPEG"
@@ -137,29 +101,6 @@ def test_images_are_not_turned(tmp_path: Path) -> None:
     exif[0x0112] = 6
     Image.new("RGB", (30, 20)).save(path, exif=exif)
     assert open_imagenet("imagenet", tmp_path).read("clean", 0, [0])[0].shape == (20, 30, 3)
-
-
-def test_unlistable_folders_raise_lmr_error(tmp_path: Path) -> None:
-    (tmp_path / "imagenet-a").write_text("not a folder")
-    with pytest.raises(LmrError, match="directory"):
-        open_imagenet("imagenet-a", tmp_path)
-    maker.write_image(tmp_path / "imagenet" / "val" / "ILSVRC2012_val_00000001.JPEG", 30)
-    (tmp_path / "imagenet" / "LOC_val_solution.csv").write_bytes(b"ImageId,PredictionString\n\xff\xfe")
-    with pytest.raises(LmrError, match=r"Cannot read the list of classes '.*LOC_val_solution\.csv'"):
-        open_imagenet("imagenet", tmp_path)
-
-
-def test_missing_sets_name_the_command(tmp_path: Path) -> None:
-    for name in ("imagenet", "imagenet-a", "imagenet-r", "imagenet-sketch", "imagenet-v2"):
-        with pytest.raises(ValueError, match=rf"looked for: .*`lmr fetch {name}`") as caught:
-            open_imagenet(name, tmp_path)
-        assert str(tmp_path) in str(caught.value)
-    for name in ("imagenet-c", "imagenet-c-5000"):
-        with pytest.raises(ValueError, match=rf"`lmr fetch {name}`.*`lmr fetch imagenet`"):
-            open_imagenet_c(name, tmp_path)
-    (tmp_path / "imagenet-a").mkdir()
-    with pytest.raises(ValueError, match="There is no image in class folders"):
-        open_imagenet("imagenet-a", tmp_path)
 
 
 def write_corrupted(folder: Path, files: dict[str, int], grouped: bool = False) -> None:
@@ -186,7 +127,7 @@ def test_official_corrupted_folders(grouped: bool, tmp_path: Path) -> None:
             colours = [maker.read_colour(image) for image in found.read(domain, severity, [1, 0])]
             assert colours == [60 + shift + 4 * severity, 30 + shift + 4 * severity]
     assert found.protocol["corruptions"] == "files in the layout of ImageNet-C, not checked"
-    with pytest.raises(ValueError, match="imagenet"):
+    with pytest.raises(ValueError, match="no such file"):
         found.read("fog", 1, [0])
     with pytest.raises(ValueError, match="imagenet"):
         found.labels("snow")
@@ -216,15 +157,11 @@ def test_files_are_official_if_they_were_fetched(tmp_path: Path) -> None:
     folder = tmp_path / "imagenet-c"
     write_corrupted(folder, {"n01440764/ILSVRC2012_val_00000293.JPEG": 30})
     found = ImageNetC("imagenet-c", folder)
-    write_archive_note(tmp_path, "weather.tar", ArchiveNote("md5:0", False, None))
-    assert found.describe_part(["fog"]) == found.protocol  # it is still on its way
-    write_archive_note(tmp_path, "weather.tar", ArchiveNote("md5:0", False, ("fog",)))
+    assert found.describe_part(["fog"]) == found.protocol
+    write_archive_note(tmp_path, "weather.tar", "md5:0", False)
     assert found.describe_part(["fog"])["corruptions"] == "the official files of ImageNet-C"
     assert found.describe_part(["fog", "zoom_blur"]) == found.protocol  # which is in another archive
     assert found.describe_part(["clean"]) == found.protocol
-    origins = [read_origin(found.describe_part(domains)) for domains in (["fog"], ["fog", "zoom_blur"], ["clean"])]
-    unchecked = Provenance.UNCHECKED
-    assert [origin.corruptions for origin in origins] == [Provenance.OFFICIAL, unchecked, unchecked]
 
 
 def test_list_of_5000_keeps_its_order(tmp_path: Path) -> None:
@@ -234,7 +171,7 @@ def test_list_of_5000_keeps_its_order(tmp_path: Path) -> None:
     classes = list(read_imagenet())
     np.testing.assert_array_equal(found.labels("fog"), [classes.index(line.partition("/")[0]) for line in LISTED])
     assert [maker.read_colour(image) for image in found.read("fog", 5, [2, 0])] == [70, 30]
-    with pytest.raises(ValueError, match=r"no such file.*--check"):
+    with pytest.raises(ValueError, match="no such file"):
         found.read("fog", 5, [1])
     assert "5,000-image list" in found.protocol["images"]
 
@@ -295,16 +232,6 @@ def test_image_has_the_same_noise_in_both_lists(tmp_path: Path) -> None:
     assert small.digest != whole.digest
 
 
-def test_official_files_with_clean_images_beside_them(tmp_path: Path) -> None:
-    write_corrupted(tmp_path / "imagenet-c", {LISTED[0]: 10})
-    make_photo(tmp_path / "imagenet" / "val" / LISTED[0], (256, 256), 3)
-    found = open_imagenet_c("imagenet-c-5000", tmp_path)
-    assert isinstance(found, ImageNetC)
-    np.testing.assert_array_equal(
-        found.read("clean", 0, [0])[0], crop_slowly(tmp_path / "imagenet" / "val" / LISTED[0])
-    )
-
-
 @pytest.mark.parametrize("size", [(256, 256), (500, 375), (375, 500), (333, 257), (224, 224), (60, 1000)])
 def test_crop_is_that_of_the_authors(size: tuple[int, int], tmp_path: Path) -> None:
     path = tmp_path / "a.png"
@@ -319,9 +246,3 @@ def test_real_photographs() -> None:
     folder = FOLDER / "imagenet-sample-224"
     names = sorted(path.name.partition("_")[0] for path in folder.iterdir())
     assert names == list(read_imagenet())
-
-
-def test_folder_without_imagenet_c_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "imagenet-c" / "fog").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"Expected folders such as gaussian_noise/5/n01440764"):
-        open_imagenet_c("imagenet-c", tmp_path)

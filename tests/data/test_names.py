@@ -22,7 +22,6 @@ print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}} - set
         ("lmr.data.corruptions.constants", "CONSTANTS"),
         ("lmr.data.names", "ORDERS, read_list"),
         ("lmr.data.fetch.sources", "SOURCES"),
-        ("lmr.data.provenance", "read_origin"),
     ],
 )
 def test_names_bring_nothing_heavy(module: str, names: str) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lmr.core.errors import LmrError
-from lmr.data import photographs
 from lmr.data.catalogue import open_dataset
 from lmr.data.photographs import FACTS, SHEET, Photographs
 from real_data import FOLDER, needs
@@ -41,21 +39,6 @@ def test_corrupted_photographs_are_those_of_the_whole_set(corruption: str) -> No
     own = few.read(corruption, 5, range(5))
     same = whole.read(corruption, 5, Photographs().numbers[:5])
     np.testing.assert_array_equal(np.stack(own), np.stack(same))
-
-
-@pytest.mark.parametrize("damage", [b"", b"noise", None])
-def test_damaged_files_get_an_error(damage: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sheet = tmp_path / "sheet"
-    sheet.write_bytes(SHEET.read_bytes()[:5000] if damage is None else damage)
-    monkeypatch.setattr(photographs, "SHEET", sheet)
-    with pytest.raises(LmrError, match="photographs"):
-        Photographs().read("clean", 0, [0])
-    monkeypatch.setattr(photographs, "SHEET", tmp_path / "nothing")
-    with pytest.raises(LmrError, match="cannot be read; reinstall it"):
-        Photographs().read("clean", 0, [0])
-    monkeypatch.setattr(photographs, "FACTS", tmp_path / "nothing")
-    with pytest.raises(LmrError, match="cannot be read; reinstall it"):
-        Photographs()
 
 
 def test_other_images_are_refused() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -153,21 +152,3 @@ def test_slow_items_are_told_to_end() -> None:
         assert waiting.wait(10)
         assert not ended.is_set()
     assert told == [True]
-
-
-@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), KeyboardInterrupt()])
-def test_start_that_fails_leaves_nothing_behind(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, started = threading.Thread.start, [0]
-
-    def start(thread: threading.Thread) -> None:
-        started[0] += 1
-        if started[0] == 2:
-            raise error
-        real(thread)
-
-    before = list(warnings.filters)
-    ahead = ReadAhead(iter(range(10**9)), double_late, ahead=100, workers=3)
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(type(error)):
-        ahead.__enter__()
-    assert warnings.filters == before

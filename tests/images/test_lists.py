@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lmr.core.errors import LmrError
-from lmr.images.lists import COLUMNS, is_list, read_column, read_path_list
+from lmr.images.lists import COLUMNS, is_list, read_path_list
 
 
 @pytest.fixture
@@ -22,13 +22,6 @@ def test_the_usual_columns_are_found(source: Path, column: str) -> None:
     assert read_path_list(source) == [source.parent / "a.png", source.parent / "deep/b c.png"]
 
 
-def test_a_column_by_its_name(source: Path) -> None:
-    source.write_text("path,other\na.png,/b.png\n")
-    assert read_path_list(source, "other") == [Path("/b.png")]
-    assert read_column(source, "other", "thing") == ["/b.png"]
-    assert read_path_list(source) == [source.parent / "a.png"]
-
-
 @pytest.mark.parametrize(
     ("text", "column", "words"),
     [
@@ -37,11 +30,9 @@ def test_a_column_by_its_name(source: Path) -> None:
         ("a,b\nx,y\n", None, r"column of paths .*got 0; its columns are: a, b\."),
         ("path,image\nx,y\n", None, "got 2"),
         ("one\ntwo\n", None, "its columns are: one"),
-        ("id,path\n1,a.png\n2,\n", None, "Line 3 of the list .* has no path"),
-        ("id,path\n1,a.png\n2, \n", None, "Line 3 of the list .* has no path"),
-        ("id,path\n1\n", None, "Line 2 of the list .* fewer cells"),
-        ("id,path\n1,a, b.png\n", None, "Line 2 of the list .* more cells"),
-        ("one.png\na, b.png\n", None, "Line 2 of the list .* more cells"),
+        ("id,path\n1,a.png\n2,\n", None, "Row 2 of the list .* has no path"),
+        ("id,path\n1\n", None, "Row 1 of the list .* fewer cells"),
+        ("one.png\na, b.png\n", None, "Row 2 of the list .* more cells"),
         ("id,path\n", None, "contains no paths"),
         ("", None, "its columns are: none"),
         ('path\n"never closed\n', None, "Cannot read the list"),
@@ -51,12 +42,6 @@ def test_unusable_lists_get_a_message(source: Path, text: str, column: str | Non
     source.write_text(text)
     with pytest.raises(LmrError, match=words):
         read_path_list(source, column)
-
-
-def test_files_that_are_no_text_get_a_message(source: Path) -> None:
-    source.write_bytes(b"\xff\xfe\x00 no list")
-    with pytest.raises(LmrError, match="UTF-8"):
-        read_path_list(source)
 
 
 def test_quotes_marks_and_lists_without_column_names(source: Path) -> None:

@@ -60,14 +60,6 @@ def test_stopped_is_the_end_of_all_files(tmp_path: Path) -> None:
     assert seen == [ImagePlace(tmp_path / "a.png"), ImagePlace(video, 0, 0.0), ImagePlace(video, 1, 0.1)]
 
 
-def test_folder_in_a_list_is_called_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "list.csv").write_text("path\nsub\n")
-    (item,) = iterate_images(list_sources([tmp_path / "list.csv"]))
-    with pytest.raises(UnreadableImage, match="sub': it is a folder; give the files in it"):
-        item.open()
-
-
 def test_an_error_of_a_whole_video_is_its_last_item(tmp_path: Path) -> None:
     video = cut_file(write_video(tmp_path / "v.avi", paint(200, (96, 128))), 0.6)
     *frames, last = iterate_images([video])

@@ -16,11 +16,10 @@ import cv2
 import numpy as np
 import pytest
 
-from lmr.core.errors import LmrError
 from lmr.images import video
 from lmr.images.files import UnreadableImage
-from lmr.images.video import VideoFrame, is_live, read_frames, read_live
-from video_maker import cut_file, paint, write_jpegs, write_video
+from lmr.images.video import VideoFrame, is_live, read_frames
+from video_maker import cut_file, paint, write_video
 
 
 def read_until_error(path: Path, every: int = 1) -> tuple[list[VideoFrame], str]:
@@ -52,36 +51,6 @@ def test_every_nth_frame(every: int, tmp_path: Path) -> None:
     assert [frame.number for frame in some] == list(range(0, 12, every))
     unfinished = list(read_frames(path, every, lambda number: number >= 5))
     assert [frame.number for frame in unfinished] == [number for number in range(0, 12, every) if number >= 5]
-
-
-def test_colon_in_a_relative_name_is_not_a_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    made = write_video(tmp_path / "a.avi", paint(3))
-    for name in ("2026-11-16T12:00:00.avi", "cam:1.avi", "file:x.avi"):
-        Path(name).write_bytes(made.read_bytes())
-        assert len(list(read_frames(Path(name)))) == 3
-    Path("cam:1.avi").write_text("no video")
-    assert read_until_error(Path("cam:1.avi"))[1].startswith("Cannot read 'cam:1.avi': it is not a video")
-
-
-def test_skipped_frames_can_be_stopped(tmp_path: Path) -> None:
-    path, asked = write_video(tmp_path / "a.avi", paint(12)), [0]
-
-    def is_stopped() -> bool:
-        asked[0] += 1
-        return asked[0] == 4
-
-    assert list(read_frames(path, 1, lambda number: False, is_stopped)) == []
-    assert asked == [4]
-
-
-def test_size_that_changes_in_the_middle(tmp_path: Path) -> None:
-    painted = paint(3) + paint(3, (80, 40))
-    frames = list(read_frames(write_jpegs(tmp_path / "a.mjpeg", painted)))
-    assert len(frames) == 6
-    for frame, expected in zip(frames, painted, strict=True):
-        assert frame.pixels is not None
-        assert np.abs(frame.pixels[5, 5].astype(int) - expected[5, 5]).max() < 12
 
 
 def test_video_that_ends_early_gives_its_frames_first(tmp_path: Path) -> None:
@@ -138,20 +107,6 @@ def test_unreadable_video_gets_a_message(
     assert capfd.readouterr().err == ""
 
 
-def test_libraries_print_nothing(tmp_path: Path) -> None:
-    """In a fresh process: what OpenCV and FFmpeg print is set once."""
-    cut_file(write_video(tmp_path / "cut.mp4", paint(12), code="mp4v"), 0.7)
-    write_text(tmp_path / "text.avi")
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom lmr.images.sources import iterate_images\n"
-        "for item in iterate_images([Path(name) for name in sys.argv[1:]]):\n    print(item.place)\n"
-    )
-    names = [str(tmp_path / "cut.mp4"), str(tmp_path / "text.avi")]
-    done = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert done.stdout == "".join(f"{name!r}\n" for name in names)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
 def test_name_that_is_not_utf8_gets_a_message(tmp_path: Path) -> None:
     """In another process, because OpenCV would crash it."""
@@ -163,15 +118,6 @@ def test_name_that_is_not_utf8_gets_a_message(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("UnreadableImage(")
     assert "its full path is not valid UTF-8; rename it." in done.stdout
-
-
-def test_time_falls_back_on_the_rate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert video._read_time(0.0, 0, 25.0) == 0.0
-    assert video._read_time(0.0, 5, 25.0) == 0.2
-    assert video._read_time(float("nan"), 5, 30.0) == 0.166667
-    assert video._read_time(-1.0, 5, 25.0) == 0.2
-    assert video._read_time(0.0, 5, 0.0) is None
-    assert video._read_time(1234.5, 5, 25.0) == 1.2345
 
 
 def test_one_frame_that_cannot_be_decoded_does_not_end_the_video(
@@ -188,24 +134,6 @@ def test_one_frame_that_cannot_be_decoded_does_not_end_the_video(
     assert [frame.pixels is None for frame in read_frames(path)] == [False, True, False, False]
 
 
-def test_file_is_closed_when_the_caller_leaves(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "a.avi", paint(4))
-    frames = read_frames(path)
-    next(frames)
-    frames.close()  # type: ignore[attr-defined]
-    if os.path.isdir("/proc/self/fd"):
-        opened = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
-        assert os.path.realpath(path) not in opened
-
-
 def test_addresses_are_told_from_paths() -> None:
     assert all(map(is_live, ["rtsp://10.0.0.17/stream", "RTSP://host", "http://host/video.mjpg", "https://host/x"]))
     assert not any(map(is_live, ["street.mp4", "/data/video", "C:\\video", "http", "rtsp:video", "ftp://host/x"]))
-
-
-def test_without_opencv_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_video(tmp_path / "a.avi", paint(2))
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    for frames in (read_frames(path), read_live("rtsp://127.0.0.1:9/video")):
-        with pytest.raises(LmrError, match="Reading"):
-            next(frames)

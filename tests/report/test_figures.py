@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import re
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -17,9 +16,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from lmr.bench.running.row import Row, append_row, write_samples
-from lmr.report import drawing as drawing_module
 from lmr.report import figures
-from lmr.report.drawing import DPI, PALETTE, SIZE, Drawing
+from lmr.report.drawing import DPI, SIZE, Drawing
 from lmr.report.figures import draw_figures
 from lmr.report.groups import gather
 from lmr.report.runs import read_runs
@@ -64,11 +62,6 @@ def test_gaps_are_those_of_errors_on_the_shift(tmp_path: Path) -> None:
     assert read_names(axes) == {"66.7 % within δ = 0.03"}
 
 
-def test_no_errors_is_no_figure(tmp_path: Path) -> None:
-    add(tmp_path, make_row("zero-shot", "zeroshot()", "frost", 1.0, **FIELDS), true=[0] * 6, predicted=[0] * 6)
-    assert draw(tmp_path, "1a")[0] == ""
-
-
 def test_margins_are_medians_by_severity(tmp_path: Path) -> None:
     for severity in (1, 3, 5):
         for domain, factor in (("frost", 1.0), ("fog", 2.0), ("contrast", np.nan)):
@@ -92,20 +85,6 @@ def test_mass_accumulates_from_the_largest_class(tmp_path: Path) -> None:
     add(tmp_path, clean, true=[0, 0, 1, 1, 2, 3], predicted=[0, 1, 1, 1, 2, 3])
     shares = [y / 100 for _, y in read_lines(draw(tmp_path, "1c")[1])[:3]]
     np.testing.assert_allclose(shares, [[5 / 6, 1, 1, 1], [3 / 6, 4 / 6, 5 / 6, 1], [2 / 6, 4 / 6, 5 / 6, 1]])
-
-
-def test_mass_is_of_the_same_pictures_and_of_all_classes(tmp_path: Path) -> None:
-    """Three clean pictures against six shifted ones would look more concentrated than they are."""
-    fields = FIELDS | {"protocol": {"classes": "7"}}
-    shifted = make_row("zero-shot", "zeroshot()", "frost", 0.5, **fields)
-    add(tmp_path, shifted, index=[0, 1, 2, 3, 4, 5], true=[0, 0, 1, 1, 2, 3], predicted=[1, 1, 1, 1, 1, 2])
-    clean = make_row("zero-shot", "zeroshot()", "clean", 0.5, **fields | {"images": 3})
-    short = {key: np.zeros(3) for key in ("confidence", "gap", "margin", "recovery")}
-    add(tmp_path, clean, index=[5, 3, 9], true=[3, 1, 2], predicted=[3, 1, 2], **short)
-    caption, axes = draw(tmp_path, "1c")
-    assert "frost, 2 images" in caption
-    for _, y in read_lines(axes)[:3]:
-        np.testing.assert_allclose(y / 100, [0.5, 1, 1, 1, 1, 1, 1])
 
 
 def test_late_shares_are_of_pmr_without_and_with_am_in_runs_alike(tmp_path: Path) -> None:
@@ -154,12 +133,6 @@ def drawings(folder: Path) -> dict[str, Drawing]:
     return {drawing.number: drawing for drawing in found}
 
 
-@pytest.fixture
-def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few pixels, where a test reads only names and captions."""
-    monkeypatch.setattr(drawing_module, "DPI", 20)
-
-
 def read_texts(drawing: Drawing) -> list[str]:
     return [node.text or "" for node in xml.fromstring(drawing.svg).iter("{http://www.w3.org/2000/svg}text")]
 
@@ -193,29 +166,6 @@ def test_lines_are_named_in_the_figure(drawings: dict[str, Drawing], number: str
     texts = [text.strip() for text in read_texts(drawings[number])]
     for word in words:
         assert word in texts
-
-
-@pytest.mark.usefixtures("coarse")
-def test_two_datasets_have_figures_of_their_own_but_share_delta(tmp_path: Path) -> None:
-    rows = make_world() + make_world("cifar10-c")
-    write_runs(tmp_path, [row for row in rows if row.domain in ("frost", "fog")], samples=False)
-    runs = read_runs([tmp_path])
-    drawings = draw_figures(runs, gather(runs.rows))
-    names = [drawing.name for drawing in drawings]
-    assert len(names) == len(set(names)) == 7
-    assert {"figure-3a-photo-c", "figure-3a-cifar10-c", "figure-3c"} <= set(names)
-    shared = next(drawing for drawing in drawings if drawing.number == "3c")
-    assert {"photo-c", "cifar10-c"} <= set(read_texts(shared))
-
-
-def test_colours_are_distinct_without_hue() -> None:
-    """On grey paper lightness is what is left."""
-
-    def lighten(colour: str) -> float:
-        return sum(w * int(colour[k : k + 2], 16) for w, k in ((0.299, 1), (0.587, 3), (0.114, 5)))
-
-    lights = sorted(lighten(colour) for colour in PALETTE[:4])
-    assert min(b - a for a, b in itertools.pairwise(lights)) > 5
 
 
 def test_without_numbers_there_are_no_figures(tmp_path: Path) -> None:

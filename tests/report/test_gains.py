@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,8 @@ from scipy import stats
 
 import lmr
 from lmr.bench.running.row import Row, append_row, write_samples
-from lmr.report.formats import list_rows
-from lmr.report.gains import Compared, compare_with_best, enter_groups, lay_gains
-from lmr.report.groups import RunGroup, gather, tell_apart
+from lmr.report.gains import check_reference, compare_with_best, enter_groups, lay_gains
+from lmr.report.groups import RunGroup, gather
 from lmr.report.runs import Runs, read_runs
 from lmr.report.table import Table
 from row_maker import complete, make_row, make_samples
@@ -22,8 +20,8 @@ OURS = complete("lmr", "cifar10-c")
 METHODS = {"LMR": OURS, "TENT": complete("tent"), "ETA": complete("eta"), "zero-shot": "zeroshot()"}
 
 
-def build(runs: Runs, groups: list[RunGroup], compared: Compared | None = None) -> list[Table]:
-    return [own.build() for own in lay_gains(runs, groups[0].setting, enter_groups(groups), compared)]
+def build(runs: Runs, groups: list[RunGroup], reference: str | None = None) -> list[Table]:
+    return [own.build() for own in lay_gains(runs, groups[0].setting, enter_groups(groups), reference)]
 
 
 def write_four(folder: Path, seeds: tuple[int, ...] = (1, 2)) -> dict[str, dict[int, np.ndarray]]:
@@ -89,18 +87,6 @@ def test_a_constant_difference_has_no_spread(tmp_path: Path) -> None:
     assert low < mean < high
 
 
-def test_a_picture_met_several_times_in_a_stream_counts_each_time(tmp_path: Path) -> None:
-    fields = {"reset": "never", "domains": {"frost": 0.5, "fog": 0.5}}
-    index = np.array([0, 1, 0, 1])
-    write_answers(tmp_path, make_row("LMR", OURS, "continual", 1.0, **fields), index, np.array([1, 1, 0, 0], bool))
-    write_answers(
-        tmp_path, make_row("TENT", complete("tent"), "continual", 0.5, **fields), index, np.array([0, 0, 0, 1], bool)
-    )
-    runs, series = read_series(tmp_path)
-    (table,) = build(runs, series)
-    assert table.lines[0].cells[0].value == pytest.approx(25)
-
-
 def test_without_samples_nothing_is_claimed(tmp_path: Path) -> None:
     index, right = np.arange(4), np.ones(4, bool)
     write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0), index, right)
@@ -114,49 +100,10 @@ def test_without_samples_nothing_is_claimed(tmp_path: Path) -> None:
     assert build(runs, series[1:]) == []  # nobody to compare with
 
 
-def test_short_streams_of_several_seeds_need_no_picture_in_common(tmp_path: Path) -> None:
-    """Every seed has other pictures; all of them count, and the mean is the difference of the accuracies."""
-    random = np.random.default_rng(0)
-    means: dict[str, list[float]] = {"LMR": [], "TENT": []}
-    for seed in (1, 2, 3):
-        for domain in ("frost", "fog"):
-            index = np.arange(50) + 45 * seed  # five of them are those of the seed before
-            for label, spec, share in (("LMR", OURS, 0.8), ("TENT", complete("tent"), 0.4)):
-                right = random.random(50) < share
-                means[label].append(float(right.mean()))
-                write_answers(tmp_path, make_row(label, spec, domain, right.mean(), seed=seed), index, right)
-    runs, series = read_series(tmp_path)
-    (table,) = build(runs, series)
-    mean, low, high, _, _, _, seeds, pictures = (cell.value for cell in table.lines[0].cells)
-    assert mean == pytest.approx(100 * (np.mean(means["LMR"]) - np.mean(means["TENT"])))
-    assert (seeds, pictures) == (3, 140)
-    assert low is not None
-    assert high is not None
-    assert 10 < high - low < 80  # some 300 answers of 140 pictures, in three orders
-
-
-def test_ours_is_the_one_on_the_others_stream(tmp_path: Path) -> None:
-    """Like is compared with like, and other pictures with nothing."""
-    index, right = np.arange(4), np.ones(4, bool)
-    for size, images in ((64, 9), (16, 4), (64, 4)):
-        write_answers(tmp_path, make_row("LMR", OURS, "frost", 1.0, batch_size=size, images=images), index, right)
-    tent = complete("tent")
-    write_answers(tmp_path, make_row("TENT", tent, "frost", 0.0, batch_size=16, images=4), index, ~right)
-    write_answers(tmp_path, make_row("ETA", complete("eta"), "frost", 0.0, images=9), index, ~right)
-    write_answers(tmp_path, make_row("made", tent, "frost", 0.0, data_digest="other"), index, ~right)
-    write_answers(tmp_path, make_row("TDA", complete("tda"), "frost", 0.5, images=7), index, right)
-    runs, series = read_series(tmp_path)
-    (table,) = build(runs, tell_apart(series))
-    assert [line.label for line in table.lines] == [
-        "LMR (batch 16, 4 images) − TENT",
-        "LMR (batch 64, 9 images) − ETA",
-    ]
-
-
 def test_the_reference_can_be_any_method(tmp_path: Path) -> None:
     right = write_four(tmp_path)
     runs, series = read_series(tmp_path)
-    (table,) = build(runs, series, Compared("tent"))
+    (table,) = build(runs, series, "tent")
     assert table.title.startswith("TENT minus others")
     assert [line.label for line in table.lines] == ["TENT − LMR", "TENT − ETA", "TENT − zero-shot"]
     assert [column.head for column in table.columns] == [
@@ -171,52 +118,7 @@ def test_the_reference_can_be_any_method(tmp_path: Path) -> None:
         assert [cell.value for cell in line.cells[:5]] == pytest.approx(expected, rel=1e-5)
         assert [cell.value for cell in line.cells[5:]] == [1, 2, 300]
     with pytest.raises(lmr.LmrError, match=r"No run is of the reference 'tnet'.*Did you mean 'tent'"):
-        Compared("tnet").check(series)
-
-
-def test_a_reference_with_arguments_is_that_configuration(tmp_path: Path) -> None:
-    index, right = np.arange(4), np.ones(4, bool)
-    write_answers(tmp_path, make_row("TENT", complete("tent"), "frost", 1.0), index, right)
-    write_answers(tmp_path, make_row("TENT, fast", complete("tent(lr=0.5)"), "frost", 1.0), index, right)
-    runs, series = read_series(tmp_path)
-    (table,) = build(runs, series, Compared("tent(lr=0.5)"))
-    assert [line.label for line in table.lines] == ["TENT, fast − TENT"]
-    (table,) = build(runs, series, Compared("tent"))  # of several, the one without changes
-    assert [line.label for line in table.lines] == ["TENT − TENT, fast"]
-
-
-def test_all_pairs_are_tested_and_corrected(tmp_path: Path) -> None:
-    """p-values of one seed are McNemar's, and Holm's correction is as its definition rejects."""
-    right = write_four(tmp_path, seeds=(1,))
-    runs, series = read_series(tmp_path)
-    _, table = build(runs, series, Compared(pairs=True))
-    assert table.title.startswith("All pairs")
-    pairs = list(itertools.combinations(METHODS, 2))
-    assert [line.label for line in table.lines] == [f"{one} − {two}" for one, two in pairs]
-    found = {column.key: [line.cells[k].value for line in table.lines] for k, column in enumerate(table.columns)}
-    expected = []
-    for one, two in pairs:
-        ours, other = right[one][1], right[two][1]
-        b, c = int((ours & ~other).sum()), int((~ours & other).sum())
-        expected.append(2 * float(stats.t.sf(abs(b - c) / (b + c) ** 0.5, 299)))
-    assert found["p"] == pytest.approx(expected, rel=1e-3)
-    shown = [row.cells[5].text for row in list_rows(table)]
-    assert shown == ["< 0.0001" if p < 1e-4 else f"{p:.4f}" for p in expected]
-    for level in np.linspace(0.001, 0.2, 200):
-        assert [p <= level for p in found["holm"]] == reject(expected, level)  # type: ignore[operator]
-    assert found["seeds"] == [1] * 6
-    assert found["distinct_images"] == [300] * 6
-    assert 0 < sum(reject(expected, 0.05)) < 6
-
-
-def reject(values: list[float], level: float) -> list[bool]:
-    """Holm (1979): go through the tests from the smallest p and stop at the first above level / those left."""
-    rejected = [False] * len(values)
-    for step, place in enumerate(sorted(range(len(values)), key=lambda k: values[k])):
-        if values[place] > level / (len(values) - step):
-            break
-        rejected[place] = True
-    return rejected
+        check_reference("tnet", series)
 
 
 def test_the_best_of_many_is_compared_on_what_it_was_not_chosen_on(tmp_path: Path) -> None:

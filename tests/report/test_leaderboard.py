@@ -1,4 +1,4 @@
-"""The leaderboard, streams as in life and skewed classes against numbers counted by hand."""
+"""The leaderboard and streams as in life against numbers counted by hand."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import pandas as pd
 import pytest
 
 import lmr
-from lmr.bench.running.metrics import judge_classes
-from lmr.bench.running.row import Row, append_row, write_samples
+from lmr.bench.running.row import append_row, write_samples
 from lmr.cli import main
-from lmr.report.gains import Compared
 from lmr.report.groups import gather
-from lmr.report.leaderboard import choose_common, lay_life, lay_skew, name_order
+from lmr.report.leaderboard import choose_common, lay_life, name_order
 from lmr.report.report import build_leaderboards, build_tables, make_report
 from lmr.report.runs import read_runs
 from lmr.report.table import Table
@@ -72,24 +70,6 @@ def test_cells_windows_and_the_worst_scenario(tmp_path: Path) -> None:
     assert "shuffled; bursts; bursts, single images: 2,000 images of pocket-c-2000, fog, seeds 1, 2." in table.notes
 
 
-def test_streams_of_one_world_are_one_table(tmp_path: Path) -> None:
-    folder = write_world(tmp_path / "runs")
-    haul: dict[str, Any] = {"dataset": "pocket-c-100000", "order": {"kind": "haul", "hash": "h"}, "domain": "blend"}
-    rounds: dict[str, Any] = {"order": {"kind": "shuffle", "rounds": "3 rounds", "hash": "r"}, "domain": "continual"}
-    rounds |= {"reset": "never", "domains": {"fog": 0.5, "snow": 0.5}}
-    for label, spec, right in (("zero-shot", "zeroshot()", 500), ("LMR", LMR, 300)):
-        add(folder, label, spec, [right, 600, 500], **haul)
-        add(folder, label, spec, [right] * 2, **rounds)
-    add(folder, "TENT", TENT, [100], **haul)  # a part of the stream: a column of its own has one line
-    (table,) = build(folder)
-    heads = ["shuffled", "bursts", "bursts, single images", "continual 3 rounds", "long haul"]
-    assert [column.head for column in table.columns[:5]] == heads
-    by_label = {line.label: line.cells for line in table.lines}
-    assert by_label["LMR"][3].value == pytest.approx(30)
-    assert by_label["LMR"][-1].value == pytest.approx(-20)
-    assert by_label["TENT"][4].value is None
-
-
 def test_watched_runs_have_a_line_of_their_own(tmp_path: Path) -> None:
     folder = write_world(tmp_path / "runs")
     for seed in (1, 2):
@@ -121,16 +101,16 @@ def test_severities_are_columns_of_their_own(tmp_path: Path) -> None:
     }  # TENT has clean images alone
 
 
-def test_a_sweep_over_severities_adds_no_columns(tmp_path: Path) -> None:
-    """Published streams are there to be compared with, at the severities of the others."""
-    for severity in (1, 3, 5):
-        add(tmp_path, "zero-shot", "zeroshot()", [100 * severity], order=SHUFFLE, severity=severity)
-        add(tmp_path, "LMR", LMR, [110 * severity], order=SHUFFLE, severity=severity)
-    add(tmp_path, "zero-shot", "zeroshot()", [400])
-    add(tmp_path, "LMR", LMR, [450])
-    (table,) = build(tmp_path)
-    assert [column.head for column in table.columns[:-3]] == ["shuffled", "bursts"]
-    assert [cell.value for cell in table.lines[1].cells[:2]] == [pytest.approx(55), pytest.approx(45)]
+def test_skewed_classes_are_columns(tmp_path: Path) -> None:
+    """Streams of other dominant classes count in one column, and in no table of their own."""
+    for dominant, plain, ours in (("0", 500, 600), ("1", 700, 750)):
+        order = {"kind": "skew", "majority": "0.8", "dominant": dominant, "hash": dominant}
+        add(tmp_path, "zero-shot", "zeroshot()", [plain], order=order)
+        add(tmp_path, "LMR", LMR, [ours], order=order)
+    runs = read_runs([tmp_path])
+    (table,) = build_tables(runs, gather(runs.rows))
+    assert table.columns[0].head == "80 % one class"
+    assert [line.cells[0].value for line in table.lines] == [60, pytest.approx(67.5)]
 
 
 def test_published_kinds_of_streams_are_no_life(tmp_path: Path) -> None:
@@ -151,9 +131,9 @@ def test_the_report_has_the_table_and_without_samples_too(tmp_path: Path) -> Non
     assert [cell.value for cell in table.lines[1].cells[3:]] == [None, None, pytest.approx(-4)]
 
 
-def build_board(folder: Path, compared: Compared | None = None) -> list[Table]:
+def build_board(folder: Path, reference: str | None = None) -> list[Table]:
     runs = read_runs([folder])
-    return build_leaderboards(runs, gather(runs.rows), compared)
+    return build_leaderboards(runs, gather(runs.rows), reference)
 
 
 PACS: dict[str, Any] = {"dataset": "pacs@dog+horse", "severity": 0, "order": SHUFFLE}
@@ -204,16 +184,6 @@ def test_leaderboard_of_kinds_of_streams(tmp_path: Path) -> None:
     assert len(worst.runs) == 4  # two of its own, and two of the frozen model
 
 
-def test_a_line_without_the_streams_of_a_column_has_no_number(tmp_path: Path) -> None:
-    folder = write_board(tmp_path / "runs")
-    add(folder, "ETA", complete("eta"), [990], order=SHUFFLE)  # fog alone: the others have snow too
-    add(folder, "ETA", complete("eta"), [410], order={"kind": "shuffle", "timing": "live", "hash": "s"})
-    table, _ = build_board(folder)
-    line = next(line for line in table.lines if line.label == "ETA")
-    assert [cell.value for cell in line.cells[:5]] == [None, pytest.approx(41), None, None, None]
-    assert table.lines[-1] is line
-
-
 def test_each_in_its_own_batches_is_a_column(tmp_path: Path) -> None:
     fields: dict[str, Any] = {"dataset": "photo-c", "order": SHUFFLE}
     eata = complete("eata", "cifar10-c")
@@ -233,32 +203,16 @@ def test_each_in_its_own_batches_is_a_column(tmp_path: Path) -> None:
     }
 
 
-def test_methods_of_different_own_batches_share_a_column(tmp_path: Path) -> None:
-    """One run of each, in its published batches: no two methods have the same size."""
-    fields: dict[str, Any] = {"dataset": "photo-c", "order": SHUFFLE}
-    tent = complete("tent", "cifar10-c")
-    size = lmr.find_method("tent").card.presets["cifar10-c"].batch_size
-    assert size != 64
-    add(tmp_path, "zero-shot", "zeroshot()", [500], **fields)
-    add(tmp_path, "TENT", tent, [650], batch_size=size, **fields)
-    (table,) = build_board(tmp_path)
-    assert [column.head for column in table.columns[:2]] == ["shuffled", "mean gain"]
-    found = {line.label: [cell.value for cell in line.cells[:2]] for line in table.lines}
-    assert found == {"TENT": [pytest.approx(65), pytest.approx(15)], "zero-shot": [50, 0]}
-    assert table.notes[0] == "Columns of the means: shuffled."
-
-
-def test_references_and_pairs_have_tables_for_every_column(tmp_path: Path) -> None:
+def test_a_reference_has_a_table_for_every_column(tmp_path: Path) -> None:
     folder = write_board(tmp_path / "runs")
-    board, lead, *tables = build_board(folder, Compared("tent", pairs=True))
+    board, lead, *tables = build_board(folder, "tent")
     assert lead.title.startswith("TENT against the best other method")
-    assert len(tables) == 8
-    gains, pairs = tables[:2]
+    assert len(tables) == 4
+    gains = tables[0]
     assert gains.title == "TENT minus others, points of accuracy, shuffled: openai/clip-vit-base-patch16"
     found = {line.label: [cell.value for cell in line.cells] for line in gains.lines}
     assert found["TENT − LMR"][0] == pytest.approx(5)
     assert found["TENT − LMR"][4:] == [None, 2, 1, 1000]
-    assert len(pairs.lines) == 3
     assert board.name.startswith("leaderboard-")
 
 
@@ -314,110 +268,6 @@ def test_a_method_of_your_own_is_in_the_leaderboard_by_one_command(
     ]  # fmt: skip
     assert frame.loc[["zero-shot", "MINE"], [*heads, "gain", "worst", "ece", "forwards"]].notna().all(axis=None)
     assert frame.loc["MINE", "state_bytes"] > 3840 * 4  # norm parameters and the moments of its optimiser
-
-
-TRUE = np.array([0, 0, 0, 0, 1, 0, 0, 0, 2, 1])  # half-way: 0 0 0 2 1
-
-
-def add_ten(folder: Path, spec: str, wrong: list[int], measured: bool = True, **changes: Any) -> Row:
-    """A run on ten images, of which some are answered wrongly; an old row has no measures but accuracy."""
-    order = changes.pop("order", {})
-    if order.get("kind") != "shuffle":
-        order = {"kind": "skew", "majority": "0.8", "dominant": "0", "hash": "h"} | order
-    true = np.concatenate([np.full(int(order.get("onset", 0)), 2), TRUE])
-    predicted = true.copy()
-    predicted[np.array(wrong, int) + len(true) - 10] = 3
-    found = judge_classes(predicted[-10:], TRUE)
-    given: dict[str, Any] = {"order": order, "images": len(true), "domain": "fog", "protocol": {}} | changes
-    domain, accuracy = given.pop("domain"), found.pop("accuracy")
-    label = {"z": "zero-shot", "l": "LMR", "t": "TENT"}[spec[0]]
-    row = make_row(label, spec, domain, accuracy, **given, **(found if measured else {}))
-    append_row(folder, row)
-    write_samples(folder, row.run, make_samples(row, images=len(true)) | {"true": true, "predicted": predicted})
-    return row
-
-
-def build_all(folder: Path) -> list[Table]:
-    runs = read_runs([folder])
-    return [layout.build() for layout in lay_skew(runs, gather(runs.rows))]
-
-
-def read_cells(table: Table) -> dict[str, list[float | None]]:
-    return {line.label: [cell.value for cell in line.cells] for line in table.lines}
-
-
-def add_skewed(folder: Path, measured: bool = True) -> None:
-    """Two dominant classes: LMR is 10 points below the frozen model on one stream and 20 above it on the other."""
-    for dominant, frozen, ours in (("0", [0], [0, 9]), ("1", [0, 1, 4], [8])):
-        order = {"dominant": dominant, "hash": dominant}
-        add_ten(folder, "zeroshot()", frozen, measured, order=order)
-        add_ten(folder, LMR, ours, measured, order=order)
-
-
-# Classes have 7, 2 and 1 images, in the second half 3, 1 and 1. Recalls of the frozen model are 6/7, 1, 1 and
-# 5/7, 1/2, 1 (second half: all 1); of LMR 6/7, 1/2, 1 (second half 1, 0, 1) and 1, 1, 0 (second half 1, 1, 0).
-RECALL = 100 * np.array([-1 / 6, (2 / 7 + 1 / 2 - 1) / 3])
-EXPECTED = [5, -10, -20, -20, RECALL.mean(), RECALL.min(), -100 / 3, -100 / 3, 2]
-
-
-@pytest.mark.parametrize("measured", [True, False])
-def test_mean_and_worst_over_dominant_classes(tmp_path: Path, measured: bool) -> None:
-    """Rows from before these measures get them from their answers."""
-    add_skewed(tmp_path, measured)
-    (table,) = build_all(tmp_path)
-    assert table.title == "Points above the frozen model, 80 % one class: cifar10-c, openai/clip-vit-base-patch16"
-    assert table.name == "skew-80-one-class-cifar10-c-openai-clip-vit-base-patch16-s0"
-    assert read_cells(table) == {"LMR": [pytest.approx(value) for value in EXPECTED]}
-    assert table.notes[-1].startswith(
-        "The frozen model: accuracy 80.0 %; accuracy, second half 100.0 %; macro recall 84.5"
-    )
-
-
-def test_old_rows_without_answers_have_empty_cells(tmp_path: Path) -> None:
-    add_skewed(tmp_path, measured=False)
-    for path in (tmp_path / "samples").iterdir():
-        path.unlink()
-    (table,) = build_all(tmp_path)
-    assert read_cells(table) == {"LMR": [pytest.approx(5), pytest.approx(-10), *[None] * 6, 2]}
-
-
-def test_every_scenario_has_a_table_with_a_line_for_each_batch_size(tmp_path: Path) -> None:
-    add_skewed(tmp_path)
-    for size in (8, 64):
-        add_ten(tmp_path, LMR, [], order={"onset": "5"}, batch_size=size)
-    add_ten(tmp_path, "zeroshot()", [2], order={"onset": "5"})
-    add_ten(tmp_path, TENT, [], order={"onset": "5", "hash": "other"})  # without the frozen model on its stream
-    for spec in ("zeroshot()", LMR):
-        add_ten(tmp_path, spec, [], order={"kind": "shuffle"})
-        add_ten(tmp_path, spec, [], order={"kind": "shuffle"}, images=77)  # of another length
-    titles = {
-        table.title.removeprefix("Points above the frozen model, ").split(":")[0]: table
-        for table in build_all(tmp_path)
-    }
-    tables = {title: read_cells(table) for title, table in titles.items()}
-    assert list(tables) == ["shuffled", "80 % one class", "80 % one class, after 5 clean images"]
-    onset = tables["80 % one class, after 5 clean images"]
-    assert list(onset) == ["TENT", "LMR (batch 64)", "LMR (batch 8)"]
-    assert onset["LMR (batch 8)"][:2] == [pytest.approx(10), pytest.approx(10)]
-    assert onset["TENT"] == [*[None] * 8, 0]
-    assert tables["shuffled"]["LMR"] == [*[0] * 8, 1]
-
-
-def test_severities_have_tables_of_their_own_and_share_clean_images(tmp_path: Path) -> None:
-    for domain, severity in (("clean", 0), ("fog", 3), ("fog", 5)):
-        for spec in ("zeroshot()", LMR):
-            add_ten(tmp_path, spec, [], domain=domain, severity=severity or 5)
-    tables = build_all(tmp_path)
-    assert [table.title.split(":")[0][-10:] for table in tables] == ["severity 5", "severity 3"]
-    assert [read_cells(table)["LMR"][-1] for table in tables] == [2, 2]
-
-
-def test_skewed_streams_are_in_no_other_table(tmp_path: Path) -> None:
-    add_skewed(tmp_path)
-    runs = read_runs([tmp_path])
-    assert [table.name[:5] for table in build_tables(runs, gather(runs.rows))] == ["skew-"]
-    report = make_report([tmp_path], tmp_path / "out", figures=False)
-    assert "Points above the frozen model, 80 % one class" in report.page.read_text()
 
 
 @pytest.mark.parametrize(

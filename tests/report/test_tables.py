@@ -6,24 +6,22 @@ from typing import Any
 import pytest
 
 from lmr.bench.running.row import Row
-from lmr.report.groups import RunGroup, Setting, add_base, choose_main, choose_together, gather
+from lmr.report.groups import RunGroup, Setting, choose_main, gather
 from lmr.report.published import find_published
 from lmr.report.table import Layout, Table
 from lmr.report.tables import (
     find_figure,
-    group_parts,
     lay_accuracy,
     lay_components,
     lay_costs,
     lay_measures,
-    lay_parts,
     lay_sweeps,
     lay_variants,
     split_lengths,
 )
-from lmr.report.traits import LineKind, StreamKind
+from lmr.report.traits import LineKind
 from lmr.watch.settings import WatchSettings
-from row_maker import B16, CORRUPTIONS, L14, complete, make_row, make_world
+from row_maker import CORRUPTIONS, complete, make_row, make_world
 
 PUBLISHED = find_published("cifar10-c")
 
@@ -90,13 +88,6 @@ def test_seeds_become_mean_and_deviation() -> None:
         assert line.cells[-1].sd == pytest.approx(statistics.stdev(shifts.values()))
 
 
-def test_seeds_of_some_methods_alone_are_left_out() -> None:
-    rows = [*make_paper_rows(), *(row for row in make_paper_rows(1.0, seed=2) if row.label == "LMR")]
-    table = build(rows)
-    assert table.lines[-1].cells[-1].value == pytest.approx(77.91, abs=0.006)
-    assert any("seed 2" in note for note in table.notes)
-
-
 def test_a_missing_domain_leaves_a_gap_and_no_average() -> None:
     rows = [row for row in make_paper_rows() if (row.label, row.domain) != ("TENT", "frost")]
     lines = {line.label: line for line in build(rows).lines}
@@ -150,24 +141,6 @@ def test_watched_and_plain_runs_are_lines_of_their_own() -> None:
     assert (plain.kind, watched.kind) == (LineKind.OURS, LineKind.OTHER)
     assert [any(cell.published for cell in line.cells) for line in (plain, watched)] == [True, False]
     assert watched.watched
-    series = gather_one([row for row in rows if row.method == "lmr"])[1]
-    assert [one.label for one in choose_together(series, choose_main(series))] == ["LMR", "LMR, watched"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "labels"),
-    [
-        ({"backbone": {"name": B16, "weights": "v" * 16, "dtype": "float16"}}, ["LMR (float16)", "LMR (float32)"]),
-        ({"data_digest": "other"}, ["LMR (data dddddddd)", "LMR (data other)"]),
-        (
-            {"prompts": {"name": "a photo of a {}.", "count": 10, "digest": "q"}},
-            ["LMR (prompts pppppppp)", "LMR (prompts q)"],
-        ),
-    ],
-)
-def test_runs_on_other_ground_have_lines_of_their_own(changes: dict[str, Any], labels: list[str]) -> None:
-    rows = [make_row("LMR", complete("lmr", "cifar10-c"), "frost", 0.5, **fields) for fields in ({}, changes)]
-    assert sorted(line.label for line in build(rows).lines) == labels
 
 
 @pytest.mark.parametrize("domains", [15, 3])
@@ -220,16 +193,6 @@ def test_variants_have_their_average() -> None:
     assert lay_variants({}) == []
 
 
-def test_variants_of_two_backbones_are_two_tables() -> None:
-    rows = []
-    for name, sets, accuracy in ((B16, ("imagenet-a", "imagenet-r"), 0.5), (L14, ("imagenet-a",), 0.7)):
-        fields = {"severity": 0, "backbone": {"name": name, "weights": name, "dtype": "float32"}}
-        rows += [make_row("LMR", complete("lmr"), "clean", accuracy, dataset=dataset, **fields) for dataset in sets]
-    tables = [layout.build() for layout in lay_variants(gather(rows))]
-    assert [table.title.rpartition(": ")[2] for table in tables] == [B16, L14]
-    assert [[cell.value for cell in table.lines[0].cells[:2]] for table in tables] == [[50, 50], [70, None]]
-
-
 def test_costs_are_for_single_images_only() -> None:
     published = find_published("efficiency")
     fields = {"dataset": "imagenet-c-5000", "images": 200}
@@ -270,25 +233,6 @@ def test_measures_are_means_over_the_domains_that_all_have() -> None:
     assert "Domains: fog." in table.notes
 
 
-def test_parts_have_a_base_for_each_protocol() -> None:
-    rows = []
-    for dtype in ("float32", "float16"):
-        fields = {"backbone": {"name": B16, "weights": dtype, "dtype": dtype}}
-        for label, spec in (("ZS", "zeroshot()"), ("PMR only", "lmr(am=False, bc=False)"), ("Full", "lmr")):
-            rows.append(make_row(label, complete(spec), "fog", 0.5, **fields))
-    _, series = gather_one(rows)
-    assert [one.label for one in add_base(group_parts(series)["LMR"], series)] == [
-        "zero-shot (float32)", "zero-shot (float16)", "PMR only (float32)", "PMR only (float16)",
-        "LMR (float32)", "LMR (float16)",
-    ]  # fmt: skip
-
-
-def test_names_of_tables_are_safe_for_files() -> None:
-    setting = Setting("folder:/my pictures/../x", B16, 'odd "{}" <name>', 5, "shuffle", StreamKind.NEVER)
-    name = Layout("accuracy", "", setting, (), ()).build().name
-    assert name.replace("-", "").isalnum()
-
-
 def test_other_data_has_nothing_beside_it_unless_asked() -> None:
     setting, series = gather_one(make_paper_rows(dataset="photo-c"))
     main = choose_main(series)
@@ -296,19 +240,6 @@ def test_other_data_has_nothing_beside_it_unless_asked() -> None:
     assert not any(cell.published for line in table.lines for cell in line.cells)
     assert len(table.notes) == 1  # the batch sizes
     assert all("dataset photo-c (paper: cifar10-c)" in line.differs for line in beside.lines)
-
-
-def test_parts_stand_between_zero_shot_and_the_whole() -> None:
-    setting, series = next((s, g) for s, g in gather(make_world()).items() if s.severity == 5)
-    (layout,) = lay_parts(setting, series)
-    table = layout.build()
-    assert [line.label for line in table.lines] == ["zero-shot", "BC alone", "PMR", "PMR+AM", "PMR+BC", "LMR"]
-    assert table.lines[-1].cells[-1].value == pytest.approx(53.0)
-
-
-def test_numbers_of_images_are_told_apart_and_the_largest_comes_first() -> None:
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=images) for images in (5, 9, 7)]
-    assert [own[0].key.length for own in split_lengths(gather_one(rows)[1])] == [9, 7, 5]
 
 
 @pytest.fixture(scope="module")
@@ -341,35 +272,6 @@ def test_one_value_is_no_sweep() -> None:
     rows = [make_row("LMR", complete("lmr"), "frost", 0.5), make_row("wide", complete("lmr(delta=0.3)"), "fog", 0.5)]
     assert lay_sweeps(gather(rows[:1])) == []
     assert lay_sweeps(gather(rows)) == []  # no domain in common
-
-
-def test_runs_without_an_accuracy_are_no_sweep() -> None:
-    rows = [make_row("LMR", complete("lmr"), "frost", None, batch_size=size) for size in (1, 2)]
-    assert lay_sweeps(gather(rows)) == []
-
-
-def test_more_seeds_of_one_value_do_not_count() -> None:
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5 + seed / 10, seed=seed) for seed in (1, 2, 3)]
-    rows.append(make_row("wide", complete("lmr(delta=0.3)"), "frost", 0.4))
-    (sweep,) = lay_sweeps(gather(rows))
-    assert read(sweep, "cifar10-c") == pytest.approx({0.03: 60.0, 0.3: 40.0})
-    assert "seeds 2, 3" in sweep.notes[1]
-
-
-def test_watched_sweeps_are_lines_of_their_own() -> None:
-    watch = {"spec": WatchSettings().spec}
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, batch_size=size) for size in (1, 2)]
-    rows += [make_row("LMR, watched", complete("lmr"), "frost", 0.4, batch_size=size, watch=watch) for size in (1, 2)]
-    (sweep,) = lay_sweeps(gather(rows))
-    assert read(sweep, "LMR") == pytest.approx({1: 50, 2: 50})
-    assert read(sweep, "LMR, watched") == pytest.approx({1: 40, 2: 40})
-
-
-def test_other_numbers_of_images_are_not_mixed_in() -> None:
-    rows = [make_row("LMR", complete("lmr"), "frost", 0.5, images=9)]
-    rows += [make_row("x", complete(f"lmr(delta={delta})"), "frost", 0.4, images=5) for delta in (0.1, 0.2)]
-    (sweep,) = lay_sweeps(gather(rows))
-    assert list(read(sweep, "cifar10-c")) == [0.1, 0.2]
 
 
 def test_two_batch_sizes_are_no_line_beside_more() -> None:

@@ -40,13 +40,6 @@ def make_cifar(count: int, classes: int, seed: int = 0) -> tuple[np.ndarray, np.
     return images, generator.integers(0, classes, count)
 
 
-def write_cifar_binary(path: Path, images: np.ndarray, labels: np.ndarray, coarse: bool) -> None:
-    """Krizhevsky's binary records: the (coarse and) fine label, then the red, green and blue planes."""
-    with open(path, "wb") as file:
-        for image, label in zip(images, labels, strict=True):
-            file.write(bytes([7, label] if coarse else [label]) + b"".join(image[..., k].tobytes() for k in range(3)))
-
-
 def pickle_like_python_2(images: np.ndarray, labels: np.ndarray, key: bytes) -> bytes:
     """A pickle as Python 2 wrote the archives: byte strings, and dtype flags as the numbers 0 and 1."""
     rows = b"".join(image[..., k].tobytes() for image in images for k in range(3))

@@ -1,1 +1,1 @@
-"""Benchmarks: plans are expanded into tasks, tasks are run and give rows; costs are measured; arguments are tuned."""
+"""Benchmarks: plans are expanded into tasks, tasks are run and give rows."""

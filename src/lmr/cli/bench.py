@@ -7,15 +7,11 @@ import dataclasses
 import sys
 import textwrap
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lmr.bench.plans.fields import FOLDER, PlanFields
 from lmr.cli.shared_options import add_fields
 from lmr.core.explain import explain_fields
-
-if TYPE_CHECKING:
-    from lmr.bench.plans.plan import Plan
-    from lmr.bench.running.bench import BenchResult
 
 # The fields of a plan with an option of their own; --set takes the others.
 OPTIONS = ("methods", "datasets", "corruptions", "severities", "backbones", "batch_sizes", "seeds", "images", "select")
@@ -29,7 +25,7 @@ EXAMPLES = """\
 examples:
   lmr bench --list                                       the plans that come with lmr
   lmr bench photo-quick                                  nine methods on photographs, no download: minutes
-  lmr bench photo --root ~/data                          15 corruptions, on the whole test sets if they are there
+  lmr bench photo --datasets cifar10-c --root ~/data     15 corruptions, on the whole test set
   lmr bench 'photo*'                                     the ablations too: all that the figures need
   lmr bench cifar10-c --root ~/data --workers 2          a table of the paper
   lmr bench photo-quick --methods lmr --seeds 1 2 3      a plan with other values
@@ -37,8 +33,7 @@ examples:
   lmr bench --methods lmr "tent(lr=1e-3)" --datasets folder:photos --backbones ViT-B-16
   lmr bench photo-quick --set order=skew majority=0.6 'dominant=["1", "1>3"]'
   lmr bench photo --select grid.toml                     each method also in values chosen on other corruptions
-  lmr bench photo --ray auto                             on all nodes of a Ray cluster
-  lmr bench --methods lmr --datasets "cifar10-c|photo-c"     the first of these that is under --root"""
+  lmr bench photo --ray auto                             on all nodes of a Ray cluster"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +94,6 @@ def run(options: argparse.Namespace) -> str | None:
     from lmr.bench.plans.plan import choose_plans, list_plans
     from lmr.bench.plans.task import list_tasks
     from lmr.bench.running.bench import leave_out_finished, run_bench
-    from lmr.bench.running.run import count_all_forwards
     from lmr.bench.running.selection import list_trials
 
     if options.list:
@@ -108,37 +102,24 @@ def run(options: argparse.Namespace) -> str | None:
         print("\n".join(f"{name:{width}}  {title}" for name, title in titles.items()))
         return None
     plans = choose_plans(options.plans, read_overrides(options))
-    if options.ray:
-        return _run_on_ray(plans, options)
     if options.dry_run:
         every = list_tasks(plans, options.root, lambda message: print(f"lmr: {message}", file=sys.stderr))
         tasks = leave_out_finished(every, options.out, options.sources)
         trials = list_tasks(list_trials(plans, options.root), options.root)
         print("\n".join(f"{task.run}  {task.command}" for task in tasks))
-        forwards = count_all_forwards(tasks)
-        passes = "" if forwards is None else f", passes of an image: {forwards:,.0f} (a backward counts as a forward)"
         earlier = f" {len(every) - len(tasks)} more are finished." if len(tasks) < len(every) else ""
-        print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}{passes}.{earlier}")
+        print(f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}.{earlier}")
         if trials:
             print(f"Before them, {len(trials)} runs to choose values; then each method also runs in the chosen ones.")
         return None
-    result = run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources)
-    return _close(result, options)
+    if options.ray:
+        from lmr.cluster.ray_bench import run_ray_bench
+        from lmr.cluster.ray_connection import connect
 
-
-def _run_on_ray(plans: list[Plan], options: argparse.Namespace) -> str | None:
-    from lmr.cluster.ray_bench import describe_placement, run_ray_bench
-    from lmr.cluster.ray_connection import connect
-
-    with connect(options.ray) as ray:
-        if options.dry_run:
-            print(describe_placement(ray, plans, options.root))
-            return None
-        return _close(run_ray_bench(ray, plans, options.out, options.workers, options.root, options.sources), options)
-
-
-def _close(result: BenchResult, options: argparse.Namespace) -> str | None:
-    """Say what became of a bench; what is returned is a complaint."""
+        with connect(options.ray) as ray:
+            result = run_ray_bench(ray, plans, options.out, options.workers, options.root, options.sources)
+    else:
+        result = run_bench(plans, options.out, workers=options.workers, root=options.root, sources=options.sources)
     print(result.describe(), file=sys.stderr)
     if result.rows:
         print(f"Rows are in {options.out}; 'lmr report {options.out}' makes tables and figures of them.")

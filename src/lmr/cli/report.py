@@ -20,7 +20,7 @@ examples:
   lmr report
   lmr report my-runs more-runs --out report
   lmr report --leaderboard                    all methods on all kinds of streams
-  lmr report --reference tent --pairs         intervals against TENT, and between all pairs
+  lmr report --reference tent                 intervals against TENT
   lmr report my-runs --answers answers.parquet     every answer to every image, for pandas
   lmr report my-runs --pack results/mine      keep the runs in a repository; lmr report results/mine reads them"""
 
@@ -34,8 +34,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "kinds of streams, with gains, worst case, calibration, cost and state")  # fmt: skip
     add("--reference", metavar="METHOD", help="the method that differences and their intervals refer to, such as tent "
         'or "lmr(bc=False)" (default: ours)')  # fmt: skip
-    add("--pairs", action="store_true", help="also show the differences between all pairs of methods, with p-values "
-        "after Holm's correction")  # fmt: skip
     add("--out", metavar="FOLDER", help="where the report is written (default: RUNS/report of the first folder)")
     add("--answers", metavar="FILE", help="instead of a report, write the answers of all runs, a line for each image "
         "of each run, to FILE.parquet (needs pip install 'lmr[parquet]') or FILE.csv")  # fmt: skip
@@ -53,16 +51,14 @@ def run(options: argparse.Namespace) -> None:
         _write_answers(options)
         return
     from lmr.report.formats import print_text, show_tables
-    from lmr.report.gains import Compared
     from lmr.report.report import make_leaderboard, make_report
 
     folders = options.runs or _choose_folders(options.leaderboard)
     out = Path(options.out) if options.out else Path(folders[0]) / "report"
-    compared = Compared(options.reference, options.pairs)
     if options.leaderboard:
-        report = make_leaderboard(folders, out, compared)
+        report = make_leaderboard(folders, out, options.reference)
     else:
-        report = make_report(folders, out, compared=compared)
+        report = make_report(folders, out, reference=options.reference)
     show_tables(report.tables)
     for verdict in report.verdicts:
         print_text(f"{verdict}\n")
@@ -96,5 +92,4 @@ def _pack(options: argparse.Namespace) -> None:
     result = pack_runs([Path(folder) for folder in options.runs or [FOLDER]], Path(options.pack))
     for note in result.notes:
         print_text(f"- {note}")
-    size = f"{result.size / 1e6:.2f} MB, {result.size / 1000 / result.runs:.1f} KB a run"
-    print_text(f"{result.added} runs were added to {options.pack}, which has {result.runs} ({size}).")
+    print_text(f"{result.added} runs were added to {options.pack}, which has {result.runs}.")

@@ -42,18 +42,6 @@ def choose_threads(small: bool, nodes: Sequence[Node]) -> int:
     return 1 if small else min(node.cores for node in nodes)
 
 
-def count_places(nodes: Sequence[Node], threads: int) -> int:
-    """Return the number of tasks with ``threads`` threads that the nodes have room for."""
-    return max(1, sum(node.cores // threads for node in nodes))
-
-
-def describe_nodes(nodes: Sequence[Node], threads: int) -> list[str]:
-    """Return the nodes, and how many tasks have room on them at the same time, in lines."""
-    lines = [f"Node {node.description}" for node in nodes]
-    each = "1 thread" if threads == 1 else f"{threads} threads"
-    return [*lines, f"Tasks at the same time: {count_places(nodes, threads)}, with {each} each."]
-
-
 def list_versions() -> dict[str, str]:
     """Return the versions that determine the last digits of a result, without packages that are not installed."""
     found = {"lmr": __version__, "sources of lmr": digest_sources()}

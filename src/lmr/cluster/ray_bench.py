@@ -7,7 +7,6 @@ import math
 import os
 import sys
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +16,12 @@ from typing import Any, TextIO
 from lmr.bench.inputs import describe_backbone, find_dataset
 from lmr.bench.plans.fields import FOLDER
 from lmr.bench.plans.plan import Plan
-from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.plans.task import Task
 from lmr.bench.running.bench import BenchResult, are_small, check_workers, run_bench
 from lmr.bench.running.row import Row
 from lmr.bench.running.run import run_task
 from lmr.bench.running.workers import Event, choose_task
-from lmr.cluster.nodes import check_nodes, choose_threads, count_places, describe_nodes, find_nodes, list_versions
+from lmr.cluster.nodes import check_nodes, choose_threads, find_nodes, list_versions
 from lmr.cluster.tasks import TaskPool
 from lmr.core.errors import LmrError, describe_error
 from lmr.core.files import write_atomically
@@ -53,31 +52,17 @@ def run_ray_bench(
     def start(tasks: Sequence[Task], target: Path, seconds: float) -> RayWorkers:
         threads = choose_threads(are_small(tasks), nodes)
         gpus = int(any(task.device.startswith("cuda") for task in tasks))
-        return RayWorkers(ray, target, threads, workers, count_places(nodes, threads), gpus)
+        return RayWorkers(ray, target, threads, workers, gpus)
 
     return run_bench(plans, folder, root=root, sources=sources, screen=screen, start_workers=start)
-
-
-def describe_placement(ray: Any, plans: Sequence[Plan], root: str | None) -> str:
-    """Describe the nodes, and the groups of runs that share a model and images."""
-    nodes = find_nodes(ray)
-    check_nodes(nodes, list_versions())
-    tasks = list_tasks(list(plans), root, lambda message: print(f"lmr: {message}", file=sys.stderr))
-    lines = describe_nodes(nodes, choose_threads(are_small(tasks), nodes))
-    groups = Counter((task.backbone, task.dataset, task.domain, task.severity) for task in tasks)
-    for (backbone, dataset, domain, severity), runs in groups.items():
-        lines.append(f"  {runs:4} runs on the same images: {backbone}, {dataset} {domain} {severity or ''}".rstrip())
-    return "\n".join([*lines, f"Runs: {len(tasks)}, images: {sum(task.images for task in tasks):,}."])
 
 
 class RayWorkers:
     """The nodes of a cluster as the workers of a bench, ``most`` runs at a time; a context manager."""
 
-    def __init__(self, ray: Any, folder: Path, threads: int, most: int | None, places: int, gpus: int = 0) -> None:
+    def __init__(self, ray: Any, folder: Path, threads: int, most: int | None, gpus: int = 0) -> None:
         self.folder = folder
-        self.count = min(most or places, places)  # of the nodes at the start
         self._pool = TaskPool[Task, RunResult](ray, run_on_node, threads, most, gpus)
-        self._nodes: dict[int, str] = {}
 
     def __enter__(self) -> RayWorkers:
         self._pool.__enter__()
@@ -86,15 +71,10 @@ class RayWorkers:
     def __exit__(self, *problem: object) -> None:
         self._pool.__exit__(*problem)
 
-    def describe(self, worker: int) -> str:
-        """Return the node that did a run."""
-        return self._nodes.get(worker, "")
-
     def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
         """Run the tasks and yield an event when one begins and when it ends."""
         for report in self._pool.run(tasks, _choose):
             task, result = report.job, report.value
-            self._nodes[report.slot] = report.node
             if result is not None and result.row is not None:
                 samples = self.folder / "samples"
                 samples.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,6 @@ NODE_HINT = (  # Ray looks for a node on the machine of the command, and its own
     "Give the command on a machine of the cluster; 'ray start --address=HEAD:PORT --num-cpus=0' makes this one a "
     "machine of it that computes nothing."
 )
-MISMATCH = "Version mismatch:"  # the beginning of Ray's message about other versions
 LOCAL = "local"  # the address of a cluster on this machine, for the time of the command
 
 
@@ -62,18 +61,12 @@ def connect(address: str = LOCAL) -> Iterator[Any]:
 def _explain(address: str, error: Exception) -> str:
     """Return why there is no connection, and what to do, in a sentence."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith(MISMATCH):  # the versions are in the lines below
-        found = " ".join(lines).removeprefix(MISMATCH).strip()
-        return (
-            f"The Ray cluster at {address!r} and this command have different versions of Ray or Python: {found}. "
-            "Install the same versions on every machine."
-        )
     hint = f"check the address. {NODE_HINT}"
     if address == LOCAL:
         hint = "the machine may be too busy to start one, or lack memory; try it again."
     elif address == "auto":
         hint = "start one with 'ray start --head', or leave 'auto' out."
-    reason = lines[0] if lines else type(error).__name__
+    reason = " ".join(lines[:3]) or type(error).__name__  # versions that differ are below the first line
     return f"Cannot reach a Ray cluster at {address!r}: {reason.rstrip('.')}; {hint}"
 
 

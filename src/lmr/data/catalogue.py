@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lmr.core.errors import LmrError, MissingFile, WrongType
+from lmr.core.errors import LmrError, WrongType
 from lmr.core.registry import load_function
 from lmr.core.spec import suggest
 from lmr.data.cifar import open_cifar, open_cifar_c
@@ -23,7 +23,7 @@ from lmr.data.dataset import (
 )
 from lmr.data.domains import DOMAIN_SETS, DomainSet, open_domains
 from lmr.data.imagenet import PREPARED, crop_image, open_imagenet, open_imagenet_c, store_as_jpeg
-from lmr.data.labelled import ImageFileSet, open_labelled
+from lmr.data.labelled import open_labelled
 from lmr.data.photographs import Photographs
 
 NAMES: tuple[str, ...] = (
@@ -47,11 +47,11 @@ def open_dataset(name: str, root: str | os.PathLike[str] | None = None) -> Datas
     """
     kind, colon, path = str(name).partition(":")
     if colon and kind in ("folder", "domains", "csv"):
-        return _open_own(name, kind, Path(path).expanduser())
+        own = Path(path).expanduser()
+        return DomainSet(name, own) if kind == "domains" else open_labelled(name, own)
     if colon and kind in ("folder-c", "csv-c"):
-        own = _open_own(name, kind.removesuffix("-c"), Path(path).expanduser())
-        assert isinstance(own, ImageFileSet)
-        return CorruptedOnTheFly(name, own.prepared_by(crop_image, PREPARED), "imagenet", finish=store_as_jpeg)
+        crops = open_labelled(name, Path(path).expanduser()).prepared_by(crop_image, PREPARED)
+        return CorruptedOnTheFly(name, crops, "imagenet", finish=store_as_jpeg)
     whole, at, choice = name.rpartition(BEFORE_CHOICE)
     if at:
         return ClassSubset(name, open_dataset(whole, root), choice)
@@ -103,13 +103,3 @@ def _check_own(name: str, make: Callable[[], Any], digest: str) -> Dataset:
     if not isinstance(made, Dataset):
         raise WrongType(f"Expected a Dataset from {name!r}, such as open_dataset returns, got {type(made).__name__}.")
     return OwnSet(name, made, digest)
-
-
-def _open_own(name: str, kind: str, path: Path) -> Dataset:
-    if kind != "csv" and not path.is_dir():
-        inside = "one sub-folder per class" if kind == "folder" else "a folder for each domain, and in it one per class"
-        raise MissingFile(f"There is no folder {str(path)!r}; give {kind}:PATH, with {inside}.")
-    if kind == "csv" and not path.is_file():
-        problem = f"{str(path)!r} is a folder, pipe or device" if path.exists() else f"There is no file {str(path)!r}"
-        raise MissingFile(f"{problem}; give csv:PATH, a table with the columns path and label.")
-    return DomainSet(name, path) if kind == "domains" else open_labelled(name, path)

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
-from lmr.core.extras import require
 from lmr.data.dataset import (
     CLEAN,
     ArraySet,
@@ -32,8 +31,7 @@ from lmr.data.dataset import (
     find_first,
 )
 from lmr.data.names import ASSETS, read_list
-from lmr.data.provenance import Provenance, compute_checksum, describe_files, describe_test_set, read_made_note
-from lmr.images.files import decode_image
+from lmr.data.provenance import compute_checksum, describe_files, describe_test_set
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64]]  # images [N, 32, 32, 3] and labels [N]
 
@@ -45,18 +43,14 @@ _PIXELS = 3 * SIDE * SIDE
 OFFICIAL = {10: "abecd6539983bd2f", 100: "ac911e257d19c579"}
 
 _FILES = {
-    10: ("cifar-10-batches-py/test_batch", "cifar-10-batches-bin/test_batch.bin", "cifar-10-python.tar.gz",
-         "cifar-10-binary.tar.gz", "cifar10_test.npz", "cifar10_test.parquet"),
-    100: ("cifar-100-python/test", "cifar-100-binary/test.bin", "cifar-100-python.tar.gz",
-          "cifar-100-binary.tar.gz", "cifar100_test.npz", "cifar100_test.parquet"),
-}  # fmt: skip
-_HUB = {10: "plain_text/test-00000-of-00001.parquet", 100: "cifar100/test-00000-of-00001.parquet"}
+    10: ("cifar-10-batches-py/test_batch", "cifar-10-python.tar.gz", "cifar10_test.npz"),
+    100: ("cifar-100-python/test", "cifar-100-python.tar.gz", "cifar100_test.npz"),
+}
 
 
 def list_places(classes: int) -> list[str]:
     """Return the paths of the clean test set under the root, in the order in which they are searched."""
-    folder = f"cifar{classes}"
-    return [*_FILES[classes], *(f"{folder}/{file}" for file in _FILES[classes]), f"{folder}/{_HUB[classes]}"]
+    return [*_FILES[classes], *(f"cifar{classes}/{file}" for file in _FILES[classes])]
 
 
 def list_folders(classes: int) -> list[str]:
@@ -102,8 +96,7 @@ class Cifar(ArraySet):
         self._images, self._labels = read_archive(path, classes)
         if len(self._images) != COUNT:
             raise LmrError(f"Expected the {COUNT} images of the test set in {str(path)!r}, got {len(self._images)}.")
-        provenance = Provenance.OFFICIAL if self.digest == OFFICIAL[classes] else Provenance.OTHER
-        self.protocol = {"images": describe_test_set(provenance, COUNT)}
+        self.protocol = {"images": describe_test_set(self.digest == OFFICIAL[classes], COUNT)}
 
 
 class CifarC(CorruptedFiles):
@@ -115,8 +108,8 @@ class CifarC(CorruptedFiles):
         self._arrays: dict[str, NDArray[np.uint8]] = {}
         self._published: dict[str, bool] = {}  # True for compared files that match the published checksum
         self._labels = self._load_labels()
-        origin = read_made_note(folder) or describe_files(Provenance.UNCHECKED, f"CIFAR-{classes}-C")
-        self.protocol = {"images": describe_test_set(Provenance.UNCHECKED, COUNT), "corruptions": origin}
+        origin = describe_files(None, f"CIFAR-{classes}-C")
+        self.protocol = {"images": f"{COUNT} images of the test set", "corruptions": origin}
 
     def _load_labels(self) -> Labels:
         labels = self._open("labels", (5 * COUNT,), kinds="iu")
@@ -178,11 +171,10 @@ class CifarC(CorruptedFiles):
         Each file is read completely once, in less than a second.
         """
         files = [domain for domain in domains if domain != CLEAN]
-        if not files or read_made_note(self.folder):
+        if not files:
             return super().describe_part(domains)
         different = [f"{name}.npy" for name in ("labels", *files) if not self._is_published(name)]
-        provenance = Provenance.OTHER if different else Provenance.OFFICIAL
-        origin = describe_files(provenance, f"CIFAR-{len(self.classes)}-C", different)
+        origin = describe_files(not different, f"CIFAR-{len(self.classes)}-C", different)
         return super().describe_part(domains) | {"corruptions": origin}
 
     def _is_published(self, name: str) -> bool:
@@ -199,9 +191,8 @@ class Unexpected(Exception):
 def read_archive(path: Path, classes: int) -> Arrays:
     """Return the images and labels in a file of any of the formats in use, chosen by its name. Raises LmrError."""
     try:
-        images, labels = _find_reader(path)(path, classes)
-    except LmrError:  # a missing package
-        raise
+        read = {".npz": _read_npz, ".gz": _read_tar}.get(path.suffix, _read_pickle_file)
+        images, labels = read(path, classes)
     except Unexpected as error:
         raise LmrError(f"Cannot read CIFAR-{classes} from {str(path)!r}: {error}") from error
     except Exception as error:  # decoders raise almost any exception on damaged data
@@ -222,13 +213,8 @@ def read_archive(path: Path, classes: int) -> Arrays:
     return np.ascontiguousarray(images), labels.astype(np.int64)
 
 
-def _find_reader(path: Path) -> Callable[[Path, int], Arrays]:
-    readers = {".tar.gz": _read_tar, ".tar": _read_tar, ".npz": _read_npz, ".parquet": _read_parquet}
-    for ending, reader in readers.items():
-        if path.name.endswith(ending):
-            return reader
-    read = _read_binary if path.suffix == ".bin" else _read_pickle
-    return lambda path, classes: read(path.read_bytes(), classes)
+def _read_pickle_file(path: Path, classes: int) -> Arrays:
+    return _read_pickle(path.read_bytes(), classes)
 
 
 def _read_pickle(data: bytes, classes: int) -> Arrays:
@@ -283,25 +269,12 @@ def _make_images(rows: NDArray[Any]) -> NDArray[Any]:
     return rows.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
 
 
-def _read_binary(data: bytes, classes: int) -> Arrays:
-    """Read one byte of label and 3,072 of image; CIFAR-100 has the coarse label before the fine one."""
-    head = 1 if classes == 10 else 2
-    if not data or len(data) % (head + _PIXELS):
-        raise Unexpected(f"expected records of {head + _PIXELS} bytes, got {len(data)} bytes in all.")
-    rows = np.frombuffer(data, np.uint8).reshape(-1, head + _PIXELS)
-    return _make_images(rows[:, head:]), rows[:, head - 1].astype(np.int64)
-
-
 def _read_tar(path: Path, classes: int) -> Arrays:
-    """Read the test file inside the downloaded archive, python or binary."""
-    members = dict(zip(_FILES[classes], (_read_pickle, _read_binary), strict=False))
+    """Read the test file inside the downloaded archive."""
     with tarfile.open(path) as archive:
-        for member in archive:
-            reader = members.get(member.name.removeprefix("./"))
-            file = archive.extractfile(member) if reader else None
-            if reader and file:
-                return reader(file.read(), classes)
-    raise Unexpected(f"expected one of {', '.join(members)} in the archive.")
+        file = archive.extractfile(_FILES[classes][0])
+        assert file is not None
+        return _read_pickle(file.read(), classes)
 
 
 def _read_npz(path: Path, classes: int) -> Arrays:
@@ -315,19 +288,3 @@ def _read_npz(path: Path, classes: int) -> Arrays:
 def _load_array(file: IO[bytes]) -> NDArray[Any]:
     array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array
-
-
-def _read_parquet(path: Path, classes: int) -> Arrays:
-    """Read the format of the hub: PNG images in the column img (or image), the label in label or fine_label."""
-    parquet: Any = require("pyarrow.parquet", "parquet", f"Reading {str(path)!r}")
-    table = parquet.read_table(path)
-    pixels = next((name for name in ("img", "image") if name in table.column_names), None)
-    label = next((name for name in ("fine_label", "label") if name in table.column_names), None)
-    if pixels is None or label is None:
-        raise Unexpected(f"expected the columns img and label (or fine_label), got {', '.join(table.column_names)}.")
-    cells = table.column(pixels).to_pylist()
-    images = [
-        np.asarray(decode_image(cell["bytes"], formats=("PNG",), name=f"image {number} of {str(path)!r}"))
-        for number, cell in enumerate(cells)
-    ]
-    return np.stack(images), np.asarray(table.column(label).to_pylist())

@@ -79,7 +79,7 @@ class Dataset(ABC):
         return self.digest
 
     def describe_part(self, domains: Sequence[str]) -> dict[str, str]:
-        """Return the protocol of a stream through some domains; ``read_origin`` turns it into a ``DataOrigin``."""
+        """Return the protocol of a stream through some domains."""
         return dict(self.protocol)
 
     def check(self, domain: str, severity: int | None = None, indices: Sequence[int] = ()) -> None:

@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 
@@ -26,19 +25,6 @@ BLEND = "blend"  # the domain of a long haul in rows of results
 LEG = 2000  # images on the way from one corruption to the next
 GRID = 4  # severities are multiples of 1/4, as in CCC
 SMALL = 100  # pixels of the shorter side: below, the constants of CIFAR-C are used, else those of ImageNet-C
-
-
-class FrameChange(Protocol):
-    """A change of images by their positions in the stream; ``identity`` is part of the hash of the order."""
-
-    @property
-    def identity(self) -> str:
-        """A text with everything that determines the changes."""
-        ...
-
-    def change(self, images: Sequence[ImageArray], places: Sequence[int]) -> list[ImageArray]:
-        """Return the images as they are at these positions."""
-        ...
 
 
 @dataclass(frozen=True)

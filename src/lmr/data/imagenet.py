@@ -5,7 +5,6 @@ Labels are indices among the 1,000 classes, except for -A and -R: there a model 
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -29,9 +28,10 @@ from lmr.data.dataset import (
     find_first,
     make_digest,
 )
-from lmr.data.labelled import ImageFileSet, list_classes, list_image_files, measure_some, open_file
+from lmr.data.labelled import ImageFileSet, list_classes, measure_some
 from lmr.data.names import read_imagenet, read_list
-from lmr.data.provenance import Provenance, describe_files, read_archive_note, read_made_note
+from lmr.data.provenance import describe_files, read_archive_note
+from lmr.images.files import open_image
 
 # The folders of a set under the root, in the order in which they are searched.
 FOLDERS = {
@@ -49,9 +49,6 @@ COUNTS = {
     "imagenet-sketch": 50_889,
     "imagenet-v2": 10_000,
 }
-# The labels in Kaggle's format (ImageId,PredictionString), or one class id per line in the order of the images.
-KAGGLE, LINES = "LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt"
-
 SMALL = "imagenet-c-5000"  # the set of the listed images
 _SMALL_LIST = "imagenet_c_5000"
 PREPARED = "short side to 256 (bilinear), centre 224x224, as the authors of ImageNet-C"
@@ -69,55 +66,20 @@ def open_imagenet(name: str, root: Path) -> ImageFileSet:
 def open_folder(name: str, folder: Path) -> ImageFileSet:
     """Open one of these sets from its own folder."""
     names, wnids = read_imagenet(), tuple(read_imagenet())
-    advice = f"Check the folder with `lmr fetch {name} --check {folder}`."
-    if name == "imagenet":
-        files, labels = list_validation(folder, wnids)
-    else:
-        keys = wnids
-        if name in ("imagenet-a", "imagenet-r"):
-            keys = wnids = read_list(name.replace("-", "_"))
-        elif name == "imagenet-v2":
-            keys = tuple(str(place) for place in range(len(wnids)))  # its folders are called 0 to 999
-        place_of = {key: place for place, key in enumerate(keys)}
-        files = list_classes(folder, keys)
-        labels = [place_of[file.partition("/")[0]] for file in files]
+    if name in ("imagenet-a", "imagenet-r"):
+        wnids = read_list(name.replace("-", "_"))
+    numbers = tuple(str(place) for place in range(len(wnids)))  # the folders of -V2 are called 0 to 999
+    files, labels = list_labelled_files(folder, numbers if name == "imagenet-v2" else wnids)
     classes = f"{len(wnids)} classes" + (" of ImageNet's 1000, no others are candidates" if len(wnids) < 1000 else "")
     protocol = {"images": f"{len(files)} of {COUNTS[name]} images", "candidates": classes}
-    return ImageFileSet(name, folder, files, labels, [names[wnid] for wnid in wnids], protocol, advice=advice)
+    return ImageFileSet(name, folder, files, labels, [names[wnid] for wnid in wnids], protocol)
 
 
-def list_validation(folder: Path, wnids: Sequence[str]) -> tuple[list[str], list[int]]:
+def list_labelled_files(folder: Path, names: Sequence[str]) -> tuple[list[str], list[int]]:
     """Return the files relative to the folder, by class and name, and their labels. Raises LmrError."""
-    place_of = {wnid: place for place, wnid in enumerate(wnids)}
-    flat = [name for name in list_image_files(folder) if name.startswith("ILSVRC2012_val_")]
-    if not flat:
-        files = list_classes(folder, wnids)
-        return files, [place_of[file.partition("/")[0]] for file in files]
-    truths = _read_truths(folder, flat)
-    if wrong := next((name for name in flat if truths.get(name) not in place_of), None):
-        raise LmrError(f"The list of labels for {str(folder)!r} has no known class for {wrong!r}.")
-    files = sorted(flat, key=lambda name: (truths[name], name))  # the order of class folders
-    return files, [place_of[truths[name]] for name in files]
-
-
-def _read_truths(folder: Path, flat: Sequence[str]) -> dict[str, str]:
-    """Return the class id of every image."""
-    places = [place / name for place in (folder, folder.parent) for name in (KAGGLE, LINES)]
-    path = next((path for path in places if path.is_file()), None)
-    if path is None:
-        raise LmrError(
-            f"The folder {str(folder)!r} contains images without classes. Sort them into one folder per class "
-            f"(n01440764, …), or put {KAGGLE} (from Kaggle) or {LINES} (one class id per line) next to them."
-        )
-    try:
-        text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise LmrError(f"Cannot read the list of classes {str(path)!r}: {error}.") from error
-    if path.name == KAGGLE:
-        rows = list(csv.reader(text.splitlines()))
-        return {f"{row[0]}.JPEG": row[1].split()[0] for row in rows[1:] if len(row) == 2 and row[1].strip()}
-    lines = text.split()
-    return {f"ILSVRC2012_val_{number:08d}.JPEG": wnid for number, wnid in enumerate(lines, 1)}
+    place_of = {name: place for place, name in enumerate(names)}
+    files = list_classes(folder, names)
+    return files, [place_of[file.partition("/")[0]] for file in files]
 
 
 def open_imagenet_c(name: str, root: Path) -> Dataset:
@@ -134,12 +96,11 @@ def open_imagenet_c(name: str, root: Path) -> Dataset:
     return corrupt_validation(name, clean)
 
 
-def corrupt_validation(name: str, folder: Path, *, stored: bool = True) -> CorruptedOnTheFly:
-    """Open the clean crops, corrupted when they are read and, if ``stored``, compressed like the official files."""
+def corrupt_validation(name: str, folder: Path) -> CorruptedOnTheFly:
+    """Open the clean crops, corrupted when they are read and compressed like the official files."""
     crops = open_crops(name, folder)
     numbers = [number_image(file, place) for place, file in enumerate(crops.files)]
-    finish = store_as_jpeg if stored else None
-    corrupted = CorruptedOnTheFly(name, crops, "imagenet", numbers=numbers, finish=finish)
+    corrupted = CorruptedOnTheFly(name, crops, "imagenet", numbers=numbers, finish=store_as_jpeg)
     corrupted.protocol["corruptions"] += ", stored as JPEG of quality 85"
     return corrupted
 
@@ -154,12 +115,9 @@ def open_crops(name: str, folder: Path) -> ImageFileSet:
         files = [file if flat else f"{wnid}/{file}" for wnid, file in listed]
         labels = [place_of[wnid] for wnid, _ in listed]
     else:
-        files, labels = list_validation(folder, wnids)
-    advice = f"Check the folder with `lmr fetch imagenet --check {folder}`."
+        files, labels = list_labelled_files(folder, wnids)
     protocol = {**_describe_list(small, len(files)), "prepared": PREPARED}
-    return ImageFileSet(
-        name, folder, files, labels, read_imagenet().values(), protocol, prepare=crop_image, advice=advice
-    )
+    return ImageFileSet(name, folder, files, labels, read_imagenet().values(), protocol, prepare=crop_image)
 
 
 def _describe_list(small: bool, count: int) -> dict[str, str]:
@@ -185,7 +143,7 @@ class ImageNetC(CorruptedFiles):
                 f"Expected folders such as {self.domains[0]}/5/n01440764 in {str(folder)!r}, found none. {self._advice}"
             )
         protocol = _describe_list(self._small, self.count(first))
-        origin = read_made_note(folder) or describe_files(Provenance.UNCHECKED, "ImageNet-C")
+        origin = describe_files(None, "ImageNet-C")
         self.protocol = {**protocol, "corruptions": origin}
 
     def _has(self, domain: str) -> bool:
@@ -235,9 +193,9 @@ class ImageNetC(CorruptedFiles):
         """Return the protocol; files are official if `lmr fetch` unpacked them, as they have no checksums."""
         archives = {find_group(domain) for domain in domains if domain != CLEAN}
         notes = [read_archive_note(self.folder.parent, f"{archive}.tar") for archive in archives]
-        if read_made_note(self.folder) or not notes or not all(note and note.names for note in notes):
+        if not notes or not all(notes):
             return super().describe_part(domains)
-        return super().describe_part(domains) | {"corruptions": describe_files(Provenance.OFFICIAL, "ImageNet-C")}
+        return super().describe_part(domains) | {"corruptions": describe_files(True, "ImageNet-C")}
 
     def count(self, domain: str) -> int:
         """Return the number of images of a corruption."""
@@ -249,7 +207,7 @@ class ImageNetC(CorruptedFiles):
 
     def _read_files(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
         folder, files = self.locate(domain) / str(severity), self.list_files(domain)
-        return [np.array(open_file(folder / files[index], False, self._advice)) for index in indices]
+        return [np.array(open_image(folder / files[index], upright=False)) for index in indices]
 
 
 def crop_image(image: Image.Image) -> Image.Image:
@@ -262,16 +220,11 @@ def crop_image(image: Image.Image) -> Image.Image:
     return resized.crop((left, top, left + 224, top + 224))
 
 
-def encode_jpeg(image: ImageArray) -> bytes:
-    """Encode an image as the authors stored it."""
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "JPEG", quality=85, optimize=True)
-    return buffer.getvalue()
-
-
 def store_as_jpeg(image: ImageArray) -> ImageArray:
     """Compress and decompress an image: the official files are JPEG of quality 85, which softens noise."""
-    return np.array(Image.open(io.BytesIO(encode_jpeg(image))).convert("RGB"))
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", quality=85, optimize=True)
+    return np.array(Image.open(buffer).convert("RGB"))
 
 
 def number_image(file: str, place: int) -> int:

@@ -19,7 +19,7 @@ from lmr.core.errors import LmrError
 from lmr.core.files import read_json, read_text
 from lmr.core.spec import list_unknown, simplify_name
 from lmr.data.dataset import CleanSet, ImageArray, make_digest
-from lmr.images.files import EXTENSIONS, UnreadableImage, list_images, open_image
+from lmr.images.files import EXTENSIONS, list_images, open_image
 from lmr.images.lists import read_column
 
 AnyPath = str | os.PathLike[str]
@@ -144,7 +144,7 @@ class ImageFileSet(CleanSet):
     """Labelled files under one folder, of one clean domain.
 
     ``files`` are paths relative to ``folder``. ``prepare`` is applied to every opened image, ``upright`` applies the
-    orientation a camera stored, and ``advice`` ends the message about an unreadable file.
+    orientation a camera stored.
     """
 
     reads_files = True
@@ -160,19 +160,18 @@ class ImageFileSet(CleanSet):
         *,
         prepare: Callable[[Image.Image], Image.Image] | None = None,
         upright: bool = False,
-        advice: str = "",
     ) -> None:
         self.name, self.folder, self.files = name, folder, tuple(files)
         self.classes, self.protocol = tuple(classes), protocol
         self._labels = np.array(list(labels), np.int64)
-        self._prepare, self._upright, self._advice = prepare, upright, advice
+        self._prepare, self._upright = prepare, upright
 
     def prepared_by(self, prepare: Callable[[Image.Image], Image.Image], text: str) -> ImageFileSet:
         """Return the same files with ``prepare`` applied to every image; ``text`` describes it."""
         protocol = {**self.protocol, "prepared": text}
         return ImageFileSet(
             self.name, self.folder, self.files, self._labels, self.classes, protocol, prepare=prepare,
-            upright=self._upright, advice=self._advice,
+            upright=self._upright,
         )  # fmt: skip
 
     @cached_property
@@ -187,16 +186,8 @@ class ImageFileSet(CleanSet):
         )
 
     def _read(self, domain: str, severity: int, indices: list[int]) -> list[ImageArray]:
-        opened = (open_file(self.folder / self.files[index], self._upright, self._advice) for index in indices)
+        opened = (open_image(self.folder / self.files[index], upright=self._upright) for index in indices)
         return [np.array(self._prepare(image) if self._prepare else image) for image in opened]
-
-
-def open_file(path: Path, upright: bool, advice: str) -> Image.Image:
-    """Open an image; the error message for one that cannot be read ends with ``advice``."""
-    try:
-        return open_image(path, upright=upright)
-    except UnreadableImage as error:
-        raise UnreadableImage(f"{error} {advice}".strip()) from error
 
 
 def measure_some(folder: Path, files: Sequence[str], count: int) -> list[int]:

@@ -21,7 +21,7 @@ ORDERS = ("shuffle", "file", "dirichlet", "classes", "bursts", "shift", "skew", 
 
 def describe_order(facts: Mapping[str, str]) -> str:
     """Return an order for people, from the facts in a row: its kind and what that depends on, without its hash."""
-    plain = ("kind", "concentration", "block", "rounds", "timing")  # values that need no name
+    plain = ("kind", "concentration", "rounds", "timing")  # values that need no name
     return " ".join(value if key in plain else f"{key} {value}" for key, value in facts.items() if key != "hash")
 
 

@@ -7,7 +7,6 @@ test set; ``assets/cifar10_2000.json`` has their labels, their numbers in the te
 
 from __future__ import annotations
 
-import io
 import json
 from functools import cached_property
 
@@ -15,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from lmr.core.errors import LmrError
 from lmr.data.dataset import ArraySet, make_digest
 from lmr.data.names import ASSETS, read_list
-from lmr.data.provenance import describe_excerpt
 
 SHEET, FACTS = ASSETS / "cifar10_2000.webp", ASSETS / "cifar10_2000.json"
 SIDE, COLUMNS = 32, 50
@@ -29,37 +26,20 @@ class Photographs(ArraySet):
 
     def __init__(self) -> None:
         self.name, self.classes = "photo", read_list("cifar10")
-        try:
-            facts = json.loads(FACTS.read_text("utf-8"))
-            self._labels = np.asarray(facts["labels"], np.int64)
-            self.numbers: tuple[int, ...] = tuple(facts["numbers"])  # of the images in the test set of CIFAR-10
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise _describe_damage(error) from error
-        self.protocol = {"images": describe_excerpt(len(self._labels), "CIFAR-10")}
+        facts = json.loads(FACTS.read_text("utf-8"))
+        self._labels = np.asarray(facts["labels"], np.int64)
+        self.numbers: tuple[int, ...] = tuple(facts["numbers"])  # of the images in the test set of CIFAR-10
+        self.protocol = {"images": f"{len(self._labels)} images of the test set of CIFAR-10 that come with lmr"}
 
     @cached_property
     def _images(self) -> NDArray[np.uint8]:  # type: ignore[override]
-        try:
-            content = SHEET.read_bytes()
-        except OSError as error:
-            raise _describe_damage(error) from error
-        return unpack_sheet(content, len(self._labels))
+        count = len(self._labels)
+        with Image.open(SHEET) as file:
+            sheet = np.asarray(file.convert("RGB"))
+        tiles = sheet.reshape(count // COLUMNS, SIDE, COLUMNS, SIDE, 3).transpose(0, 2, 1, 3, 4)
+        return np.ascontiguousarray(tiles.reshape(count, SIDE, SIDE, 3))
 
     @cached_property
     def digest(self) -> str:
         """The digest of every pixel and label, and of the numbers, which determine the noise of corrupted images."""
         return make_digest(super().digest, json.dumps(self.numbers))
-
-
-def unpack_sheet(content: bytes, count: int) -> NDArray[np.uint8]:
-    """Return the images of a sheet: uint8 [N, 32, 32, 3]. Raises LmrError."""
-    try:
-        sheet = np.asarray(Image.open(io.BytesIO(content)).convert("RGB"))
-        tiles = sheet.reshape(count // COLUMNS, SIDE, COLUMNS, SIDE, 3).transpose(0, 2, 1, 3, 4)
-    except (OSError, ValueError, SyntaxError) as error:
-        raise _describe_damage(error) from error
-    return np.ascontiguousarray(tiles.reshape(count, SIDE, SIDE, 3))
-
-
-def _describe_damage(error: Exception) -> LmrError:
-    return LmrError(f"The photographs that come with lmr cannot be read; reinstall it. ({error})")

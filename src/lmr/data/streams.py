@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
 from lmr.data.dataset import CLEAN, Dataset, ImageArray, Labels
-from lmr.data.frames import FrameChange, Haul, Jitter
+from lmr.data.frames import Haul, Jitter
 from lmr.data.names import ORDERS
 
 Places = NDArray[np.int64]
@@ -51,7 +51,7 @@ class Stream:
     index: Places
     labels: Labels
     ends: tuple[int, ...]
-    frames: FrameChange | None = None
+    frames: Jitter | Haul | None = None
 
     @property
     def count(self) -> int:
@@ -107,7 +107,7 @@ class Order:
     """The order of the images in a stream, and what it depends on.
 
     ``kind`` is "shuffle" (Python's shuffle, the usual one), "file" (as the set lists them), "dirichlet" (classes come
-    and go), "classes" (runs of images of one class), "bursts" (runs of frames of one image, each changed by
+    and go), "classes" (one class after the other), "bursts" (runs of frames of one image, each changed by
     ``Jitter``), "shift" (one class is half of the stream), "skew" (some classes dominate, see ``order_by_skew``) or
     "haul" (shuffled clean images, changed by ``Haul``). In the last four images repeat.
     """
@@ -115,7 +115,6 @@ class Order:
     kind: str = "shuffle"
     seed: int = 1
     concentration: float = 0.1  # of "dirichlet": small is strongly imbalanced
-    block: int | None = None  # of "classes": images of one class in a row; None: all of it
     majority: float = 0.8  # of "skew": the share of the dominant classes
     tail: float | None = None  # of "skew", in place of a majority: class k has a share as tail^k
     dominant: str = ""  # of "skew": classes as ``read_dominant`` reads them; "": the seed draws one
@@ -127,7 +126,7 @@ class Order:
     def settings(self) -> dict[str, float | int | str]:
         """What the order depends on besides the seed and the domains, by the keys of plans."""
         shares = "majority" if self.tail is None else "tail"
-        own = {"dirichlet": ("concentration",), "classes": ("block",), "skew": (shares, "dominant")}
+        own = {"dirichlet": ("concentration",), "skew": (shares, "dominant")}
         keys = (*own.get(self.kind, ()), "onset")
         return {key: value for key in keys if (value := getattr(self, key))}
 
@@ -159,7 +158,7 @@ class Order:
         if self.kind == "dirichlet":
             return chosen[order_by_dirichlet(labels[chosen], seed, self.concentration)]
         if self.kind == "classes":
-            return chosen[order_by_classes(labels[chosen], seed, self.block)]
+            return chosen[order_by_classes(labels[chosen], seed)]
         raise LmrError(f"There is no order {self.kind!r}; choose one of: {', '.join(ORDERS)}.")
 
 
@@ -181,7 +180,7 @@ def make_stream(
     """
     order = replace(order, **settings) if isinstance(order, Order) else Order(order, **settings)
     names = dataset.domains if domains is None else (domains,) if isinstance(domains, str) else tuple(domains)
-    _check(dataset, names, severity, order, limit, batch_size)
+    _check(dataset, names, severity, order)
     # The domain, the index and the label of every image, for each domain or for all of them together.
     groups = [
         (np.full(len(truth), place), np.arange(len(truth)), truth)
@@ -204,7 +203,7 @@ def make_stream(
             raise LmrError(f"The onset after {order.onset} images leaves none of the {total} images of the stream.")
         domain[: order.onset] = len(names)
         names = (*names, CLEAN)
-    frames: FrameChange | None = None
+    frames: Jitter | Haul | None = None
     if order.kind in ("bursts", "haul"):
         frames = Jitter(order.seed) if order.kind == "bursts" else Haul(order.seed, severity)
     places = domain.astype(np.int64), index.astype(np.int64)
@@ -216,23 +215,13 @@ def _join(groups: Sequence[tuple[Places, Places, Labels]]) -> tuple[Places, Plac
     return domain, index, truth
 
 
-def _check(
-    dataset: Dataset, names: Sequence[str], severity: int, order: Order, limit: int | None, batch_size: int
-) -> None:
+def _check(dataset: Dataset, names: Sequence[str], severity: int, order: Order) -> None:
     if not names or len(set(names)) < len(names):
         raise LmrError(f"Expected one or several domains, each once, got {list(names)}.")
     for name in names:
         dataset.check(name, severity)
     if order.kind == "haul" and tuple(names) != (CLEAN,):
         raise LmrError(f"The order 'haul' corrupts clean images itself; give the domain {CLEAN!r}, not {list(names)}.")
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise LmrError(f"Expected a batch size of at least 1, got {batch_size!r}.")
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise LmrError(f"Expected a limit of at least 1 image, or none, got {limit!r}.")
-    if not isinstance(order.rounds, int) or order.rounds < 1:
-        raise LmrError(f"Expected at least one round, got {order.rounds!r}.")
-    if not isinstance(order.onset, int) or order.onset < 0:
-        raise LmrError(f"Expected an onset of 0 or more images, got {order.onset!r}.")
     if order.onset:
         if len(names) > 1 or CLEAN in names:
             raise LmrError(f"An onset is the change from clean images to one corruption; give one, not {list(names)}.")
@@ -256,8 +245,6 @@ def order_by_dirichlet(labels: Places, seed: int = 1, concentration: float = 0.1
     large one every slot is balanced. The classes of a slot follow each other in random order (Gong et al., "NOTE",
     NeurIPS 2022; Yuan et al., "RoTTA", CVPR 2023).
     """
-    if not concentration > 0:
-        raise LmrError(f"Expected a concentration above 0, got {concentration!r}.")
     generator, classes = np.random.default_rng(seed), np.unique(labels)
     filled: list[list[NDArray[Any]]] = [[] for _ in classes]
     for name in classes:
@@ -270,19 +257,10 @@ def order_by_dirichlet(labels: Places, seed: int = 1, concentration: float = 0.1
     return np.concatenate(ordered).astype(np.int64) if ordered else np.empty(0, np.int64)
 
 
-def order_by_classes(labels: Places, seed: int = 1, block: int | None = None) -> Places:
-    """Order with temporal correlation: runs of ``block`` images of one class (None: all of it), in random order.
-
-    Two runs of one class may follow each other; the last run of a class may be short.
-    """
-    if block is not None and (not isinstance(block, int) or block < 1):
-        raise LmrError(f"Expected a block of at least 1 image, or none, got {block!r}.")
+def order_by_classes(labels: Places, seed: int = 1) -> Places:
+    """Order with temporal correlation: all images of one class, then those of another, classes in random order."""
     generator = np.random.default_rng(seed)
-    runs: list[NDArray[Any]] = []
-    for name in np.unique(labels):
-        mine = generator.permutation(np.flatnonzero(labels == name))
-        size = block or len(mine)
-        runs += [mine[first : first + size] for first in range(0, len(mine), size)]
+    runs = [generator.permutation(np.flatnonzero(labels == name)) for name in np.unique(labels)]
     ordered = [runs[place] for place in generator.permutation(len(runs))]
     return np.concatenate(ordered).astype(np.int64) if ordered else np.empty(0, np.int64)
 
@@ -337,7 +315,7 @@ def order_by_skew(
     classes change half-way, a shorter stream is the beginning of a longer one.
     """
     count, classes = len(labels) if count is None else count, np.unique(labels)
-    _check_skew(classes, majority, tail, dominant)
+    _check_skew(classes, dominant)
     drawn = np.random.default_rng([seed, 0]).permutation(classes)
     chances = np.random.default_rng([seed, 1]).random(count)
     wanted = np.empty(count, np.int64)
@@ -364,9 +342,7 @@ def share_classes(classes: int, frequent: int, majority: float, tail: float | No
     return np.where(places < frequent, majority / frequent, (1 - majority) / (classes - frequent))
 
 
-def _check_skew(classes: Places, majority: float, tail: float | None, dominant: Dominant) -> None:
-    if not 0 < majority < 1 or (tail is not None and not 0 < tail < 1):
-        raise LmrError(f"Expected a majority and a tail between 0 and 1, got {majority!r} and {tail!r}.")
+def _check_skew(classes: Places, dominant: Dominant) -> None:
     for frequent in dominant:
         if missing := sorted(set(frequent) - set(classes.tolist())):
             known = f"{classes.min()} to {classes.max()}" if len(classes) else "none"

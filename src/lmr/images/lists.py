@@ -34,24 +34,24 @@ def read_column(source: Path, column: str | None, meaning: str) -> list[str]:
 
     ``meaning`` names the cells in errors.
     """
-    lines = _read_lines(source)
-    names = lines[0][1] if lines else []
+    rows = _read_rows(source)
+    names = rows[0] if rows else []
     if column is None and len(names) == 1 and names[0].lower().endswith(EXTENSIONS + VIDEO_EXTENSIONS):
         names, place = [""], 0  # there is no line of column names: one path per line
     else:
         place = names.index(_choose_column(names, column, source))
-        del lines[0]
-    for number, row in lines:
+        del rows[0]
+    for number, row in enumerate(rows, 1):
         if place >= len(row) or any(row[len(names) :]):
             more = "fewer" if place >= len(row) else "more"
-            raise LmrError(f"Line {number} of the list {str(source)!r} has {more} cells than the header; {_QUOTE}.")
+            raise LmrError(f"Row {number} of the list {str(source)!r} has {more} cells than the header; {_QUOTE}.")
         if not row[place].strip():
             raise LmrError(
-                f"Line {number} of the list {str(source)!r} has no {meaning}; complete the list, or remove the row."
+                f"Row {number} of the list {str(source)!r} has no {meaning}; complete the list, or remove the row."
             )
-    if not lines:
+    if not rows:
         raise LmrError(f"The list {str(source)!r} contains no {meaning}s.")
-    return [row[place] for _, row in lines]
+    return [row[place] for row in rows]
 
 
 def _choose_column(names: Sequence[str], column: str | None, source: Path) -> str:
@@ -66,22 +66,12 @@ def _choose_column(names: Sequence[str], column: str | None, source: Path) -> st
     )
 
 
-def _read_lines(source: Path) -> list[tuple[int, list[str]]]:
-    """Return the rows that are not empty, each with the number of its last line."""
-    last = 0
-    lines: list[tuple[int, list[str]]] = []
+def _read_rows(source: Path) -> list[list[str]]:
+    """Return the rows that are not empty."""
     try:
         with open(source, encoding="utf-8-sig", newline="") as file:
-            rows = csv.reader(file, skipinitialspace=True, strict=True)
-            for row in rows:
-                last = rows.line_num
-                lines += [(last, row)] if row else []
-    except UnicodeDecodeError as error:
-        raise LmrError(f"Cannot read the list {str(source)!r}: {error}; save it as .csv in UTF-8.") from error
-    except OSError as error:
-        raise LmrError(f"Cannot read the list {str(source)!r}: {error.strerror or error}.") from error
-    except csv.Error as error:
+            return [row for row in csv.reader(file, skipinitialspace=True, strict=True) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise LmrError(
-            f"Cannot read the list {str(source)!r}: line {last + 1} does not begin a row ({error}); {_QUOTE}."
+            f"Cannot read the list {str(source)!r}: {error}; save it as .csv in UTF-8, and {_QUOTE}."
         ) from error
-    return lines

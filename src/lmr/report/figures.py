@@ -40,7 +40,7 @@ from lmr.report.groups import (
 from lmr.report.published import read_paper
 from lmr.report.runs import Runs, Samples
 from lmr.report.statistics import align_by_index
-from lmr.report.table import Layout, Table
+from lmr.report.table import Layout, Table, name_apart
 from lmr.report.tables import find_figure, lay_sweeps
 from lmr.report.traits import LineKind, identify_parts, stream_of
 
@@ -65,22 +65,13 @@ def draw_figures(runs: Runs, settings: Settings) -> list[Drawing]:
     deltas = [sweep for figure, sweep in sweeps if figure["number"] == DELTA]
     draws += [(DELTA, "", functools.partial(draw_deltas, sweeps=deltas))] if deltas else []
     drawn = [(data, render(n, draw)) for n, data, draw in draws]
-    return _name_apart((data, drawing) for data, drawing in drawn if drawing)
-
-
-def _name_apart(drawn: Iterable[tuple[str, Drawing]]) -> list[Drawing]:
-    """Return drawings under names of their own: figure-1a, or with several datasets figure-1a-cifar10-c."""
-    drawn = list(drawn)
-    counts = Counter(drawing.number for _, drawing in drawn)
-    named: dict[str, Drawing] = {}
-    for dataset, drawing in drawn:
-        safe = "".join(sign if sign.isalnum() else "-" for sign in dataset).strip("-")
-        base = name = drawing.name if counts[drawing.number] == 1 else f"{drawing.name}-{safe}"
-        number = 1
-        while name in named:
-            name = f"{base}_{(number := number + 1)}"
-        named[name] = replace(drawing, name=name)
-    return sorted(named.values(), key=lambda drawing: drawing.name)
+    found = [(dataset, drawing) for dataset, drawing in drawn if drawing]
+    counts = Counter(drawing.number for _, drawing in found)
+    several = [
+        drawing if counts[drawing.number] == 1 else replace(drawing, name=f"{drawing.name}-{dataset}")
+        for dataset, drawing in found
+    ]
+    return sorted(name_apart(several), key=lambda drawing: drawing.name)
 
 
 @dataclass(frozen=True)

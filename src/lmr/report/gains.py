@@ -1,4 +1,4 @@
-"""Differences between methods with their intervals: against one reference, or between all pairs."""
+"""Differences between methods with their intervals: against one reference, or the best other one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import suggest
 from lmr.report.groups import RunGroup, Setting, identify_stream, is_natural, share_seeds
 from lmr.report.runs import Runs, Samples
-from lmr.report.statistics import Difference, compare_answers, correct_holm, measure_difference
+from lmr.report.statistics import Difference, compare_answers, measure_difference
 from lmr.report.table import Cells, Column, Layout, fill
 from lmr.report.traits import LineKind, expand_spec, label_of, read_spec
 
@@ -23,35 +23,28 @@ DIFFERENCE = (
     *(Column(key, head, 2, None) for key, head in (("difference", "difference"), ("low", "2.5 %"), ("high", "97.5 %"))),
     *(Column(f"by_{part}", f"± {part}", 2, None) for part in ("images", "orders")),
 )
-TESTS = (Column("p", "p", 4, None, least=1e-4), Column("holm", "p, Holm", 4, None, least=1e-4))
 COUNTS = Column("seeds", "orders", 0, None), Column("distinct_images", "images", 0, None)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The differences in a report: a reference minus every other method (default: ours), and all pairs on request."""
+def check_reference(reference: str | None, groups: Collection[RunGroup]) -> None:
+    """Raise LmrError if no run is of the reference."""
+    if reference is not None and not any(matches(one, reference) for one in groups):
+        known = sorted({one.first.method for one in groups})
+        raise LmrError(
+            f"No run is of the reference {reference!r}.{suggest(reference, known)} The methods of these runs are: "
+            f"{', '.join(known)}."
+        )
 
-    reference: str | None = None
-    pairs: bool = False
 
-    def check(self, groups: Collection[RunGroup]) -> None:
-        """Raise LmrError if no run is of the reference."""
-        if self.reference is not None and not any(map(self.matches, groups)):
-            known = sorted({one.first.method for one in groups})
-            raise LmrError(
-                f"No run is of the reference {self.reference!r}.{suggest(self.reference, known)} The methods of these "
-                f"runs are: {', '.join(known)}."
-            )
-
-    def matches(self, one: RunGroup) -> bool:
-        """Return True if a group is of the reference: the values that it names, and no watch."""
-        if self.reference is None:
-            return one.kind is LineKind.OURS
-        name, wanted = read_spec(self.reference)
-        if one.first.method != name or one.key.watch:
-            return False
-        values = expand_spec(one.first.spec) if wanted else {}
-        return all(values.get(key) == value for key, value in wanted.items())
+def matches(one: RunGroup, reference: str | None) -> bool:
+    """Return True if a group is of the reference (default: ours), with the values that it names and no watch."""
+    if reference is None:
+        return one.kind is LineKind.OURS
+    name, wanted = read_spec(reference)
+    if one.first.method != name or one.key.watch:
+        return False
+    values = expand_spec(one.first.spec) if wanted else {}
+    return all(values.get(key) == value for key, value in wanted.items())
 
 
 Entry = tuple[RunGroup, Mapping[str, Row]]  # a method in a comparison: its group, and its runs by their stream
@@ -142,42 +135,30 @@ def enter_groups(groups: Sequence[RunGroup]) -> list[Entry]:
 
 
 def lay_gains(
-    runs: Runs, setting: Setting, entries: Sequence[Entry], compared: Compared | None = None, about: str = ""
+    runs: Runs, setting: Setting, entries: Sequence[Entry], reference: str | None = None, about: str = ""
 ) -> list[Layout]:
-    """Return the reference minus every other method with 95 % intervals, and all pairs if they are wanted.
+    """Return the reference (default: ours) minus every other method with 95 % intervals.
 
     Of several references, that which shares most streams with the other is taken. ``about`` says what the entries share
     besides the setting.
     """
-    compared = compared or Compared()
-    references = [entry for entry in entries if compared.matches(entry[0])]
-    plain = [entry for entry in references if not entry[0].changes]
-    references = plain or references
-    pairs = [(_find_partner(references, entry), entry) for entry in entries if references and entry not in references]
-    name = label_of(references[0][0].first) if references else ""
-    found = [_lay_pairs(runs, setting, pairs, f"{name} minus others", about, False)]
-    if compared.pairs:
-        found.append(_lay_pairs(runs, setting, list(itertools.combinations(entries, 2)), "All pairs", about, True))
-    return [layout for layout in found if layout.lines]
-
-
-def _lay_pairs(
-    runs: Runs, setting: Setting, pairs: Sequence[tuple[Entry, Entry]], title: str, about: str, tested: bool
-) -> Layout:
-    """Return a line per pair; with ``tested`` also p-values, as they are and after Holm's correction."""
-    found = ((ours, other, compare_rows(runs, ours[1], other[1])) for ours, other in pairs)
-    made = [(ours[0], other[0], *gain) for ours, other, gain in found if gain]
-    lines, cells = [], Cells()
-    holm = correct_holm([gain.p for _, _, gain, _ in made])
-    for number, ((ours, other, gain, rows), p) in enumerate(zip(made, holm, strict=True)):
-        domains = {name for row in rows for name in (row.domains or (row.domain,))}
-        numbers = measure_gain(gain) | {"holm": p, "domains": len(domains), "seeds": len({row.seed for row in rows})}
-        cells |= fill(number, numbers, rows)
-        lines.append(replace(other, label=f"{ours.label} − {other.label}"))
-    columns = (*DIFFERENCE, *(TESTS if tested else ()), Column("domains", "domains", 0, None), *COUNTS)
-    detail = " ".join(filter(None, ["pairs" if tested else "", about]))
-    heading = f"{title}, points of accuracy" + (f", {about}" if about else "")
-    return Layout("gains", heading, setting, lines, columns, cells=cells, detail=detail, corner="pair")
+    references = [entry for entry in entries if matches(entry[0], reference)]
+    references = [entry for entry in references if not entry[0].changes] or references
+    lines, cells = list[RunGroup](), Cells()
+    for entry in entries if references else ():
+        partner = _find_partner(references, entry)
+        found = compare_rows(runs, partner[1], entry[1]) if entry not in references else None
+        if found:
+            gain, rows = found
+            domains = {name for row in rows for name in (row.domains or (row.domain,))}
+            numbers = measure_gain(gain) | {"domains": len(domains), "seeds": len({row.seed for row in rows})}
+            cells |= fill(len(lines), numbers, rows)
+            lines.append(replace(entry[0], label=f"{partner[0].label} − {entry[0].label}"))
+    if not lines:
+        return []
+    columns = (*DIFFERENCE, Column("domains", "domains", 0, None), *COUNTS)
+    heading = f"{label_of(references[0][0].first)} minus others, points of accuracy" + (f", {about}" if about else "")
+    return [Layout("gains", heading, setting, lines, columns, cells=cells, detail=about, corner="pair")]
 
 
 def measure_gain(gain: Difference) -> dict[str, float | None]:
@@ -185,7 +166,7 @@ def measure_gain(gain: Difference) -> dict[str, float | None]:
     points = {"difference": gain.mean, "low": gain.low, "high": gain.high, "by_images": gain.by_images}
     scaled = {key: 100 * value for key, value in points.items()}
     orders = None if gain.by_orders is None else 100 * gain.by_orders
-    return {**scaled, "by_orders": orders, "p": gain.p, "seeds": gain.orders, "distinct_images": gain.images}
+    return {**scaled, "by_orders": orders, "seeds": gain.orders, "distinct_images": gain.images}
 
 
 def _find_partner(references: Sequence[Entry], entry: Entry) -> Entry:

@@ -64,7 +64,7 @@ class Setting:
 
     @property
     def skewed(self) -> bool:
-        """True if classes are skewed, or if the corruption begins within the stream: these have tables of their own."""
+        """True if classes are skewed, or if the corruption begins within the stream: these are columns of one table."""
         words = self.order.split()
         return words[:1] == ["skew"] or "onset" in words
 
@@ -347,18 +347,6 @@ def choose_main(groups: Sequence[RunGroup]) -> list[RunGroup]:
 
     alike = split((one for one in groups if one.is_main), lambda one: one.key._replace(batch_size=0)).values()
     return tell_apart(sort_groups(max(members, key=weigh) for members in alike))
-
-
-def choose_together(groups: Sequence[RunGroup], main: Sequence[RunGroup]) -> list[RunGroup]:
-    """Return the configurations of the main table in one batch size, the largest that all were run in.
-
-    Nothing if the main table has one batch size itself, or if there is none that all have on the same data.
-    """
-    wanted = {one.key._replace(batch_size=0): set(one.domains) for one in main}
-    able = [g for g in groups if g.is_main and wanted[g.key._replace(batch_size=0)] <= set(g.domains)]
-    sizes = {size: own for size, own in split(able, lambda one: one.key.batch_size).items() if len(own) == len(wanted)}
-    several = len({one.key.batch_size for one in main}) > 1
-    return tell_apart(sort_groups(sizes[max(sizes)])) if several and sizes else []
 
 
 def add_base(parts: Sequence[RunGroup], groups: Sequence[RunGroup]) -> list[RunGroup]:

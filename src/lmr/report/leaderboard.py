@@ -1,4 +1,4 @@
-"""Methods against kinds of streams: the leaderboard, streams as they are in life, and skewed classes.
+"""Methods against kinds of streams: the leaderboard, and streams as they are in life.
 
 A kind of stream is read from the protocol of a run: order, domains, timing, reset, batch size, severity and dataset. In
 every column all lines have the same streams, so that their numbers can be compared.
@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from lmr.bench.running.metrics import judge_classes, share_below, window_gains, worst_drop
+from lmr.bench.running.metrics import share_below, window_gains, worst_drop
 from lmr.bench.running.row import Row
 from lmr.data.names import ORDERS, describe_order
-from lmr.report.gains import COUNTS, DIFFERENCE, Compared, Entry, compare_with_best, lay_gains, measure_gain
+from lmr.report.gains import COUNTS, DIFFERENCE, Entry, compare_with_best, lay_gains, matches, measure_gain
 from lmr.report.groups import (
     DTYPE,
     EMISSION,
@@ -62,20 +62,6 @@ BOARD = (
     Column("state_bytes", "state, bytes", 0, None),
 )
 LEAD = "The difference is to the method that is best on the other half of the images in the other orders."
-SKEW = {
-    "accuracy": "accuracy",
-    "accuracy_second_half": "accuracy, second half",
-    "macro_recall": "macro recall",
-    "macro_recall_second_half": "macro recall, second half",
-}
-SKEW_COLUMNS = (
-    *(
-        Column(f"{key}-{part}", f"worst {name}" if part == "worst" else name, 1)
-        for key, name in SKEW.items()
-        for part in ("mean", "worst")
-    ),
-    Column("streams", "streams", 0, None),
-)
 
 
 def name_order(order: Mapping[str, str]) -> str:
@@ -210,19 +196,19 @@ def lay_life(runs: Runs, settings: Settings) -> list[Layout]:
     return layouts
 
 
-def lay_leaderboards(runs: Runs, settings: Settings, compared: Compared | None = None) -> list[Layout]:
+def lay_leaderboards(runs: Runs, settings: Settings, reference: str | None = None) -> list[Layout]:
     """Return a leaderboard for every model and its prompts, and how far the reference is from the best other method.
 
-    With a reference or all pairs in ``compared``, a table of differences for every column follows.
+    With a reference a table of differences for every column follows.
     """
-    layouts, compared = [], compared or Compared()
+    layouts = []
     for setting, members in split(settings, lambda setting: _blur(setting, "")).items():
         groups = [one for own in members for one in settings[own] if one.is_main]
         board = Board(runs, setting, _find_frozen(groups), _find_lines(groups))
-        layouts += [board.lay("leaderboard", "Leaderboard", BOARD), *board.lay_leads(compared)]
-        if compared.reference or compared.pairs:
+        layouts += [board.lay("leaderboard", "Leaderboard", BOARD), *board.lay_leads(reference)]
+        if reference:
             for head, entries in board.enter():
-                layouts += lay_gains(runs, setting, list(entries.values()), compared, head)
+                layouts += lay_gains(runs, setting, list(entries.values()), reference, head)
     return layouts
 
 
@@ -346,11 +332,11 @@ class Board:
             rows = {cast("int", n): dict(zip(own["stream"], own["row"], strict=True)) for n, own in column}
             yield head, {number: (self.firsts[number], own) for number, own in rows.items()}
 
-    def lay_leads(self, compared: Compared) -> Iterator[Layout]:
+    def lay_leads(self, reference: str | None) -> Iterator[Layout]:
         """Yield a table for each reference (default: ours): the best other method of every column."""
         for number, first in enumerate(self.firsts):
             lines, cells = list[RunGroup](), Cells()
-            for head, entries in self.enter() if compared.matches(first) else ():
+            for head, entries in self.enter() if matches(first, reference) else ():
                 own, others = entries.pop(number, None), list(entries.values())
                 found = compare_with_best(self.runs, own[1], [rows for _, rows in others]) if own else None
                 if found:
@@ -417,65 +403,5 @@ def _read(row: Row | None) -> float:
     return 100 * _or_nan(row.metrics.get("accuracy")) if row else np.nan
 
 
-def _or_nan(value: float | None, missing: float = np.nan) -> float:
-    return missing if value is None else value
-
-
-def lay_skew(runs: Runs, settings: Settings) -> list[Layout]:
-    """Return a table for every model, dataset and kind of stream with skewed classes or an onset.
-
-    The columns are points above the frozen model on the same stream, of accuracy and of macro recall: who always
-    answers with the most frequent class has a high accuracy, and who spreads the answers evenly finds the rare classes.
-    Shuffled streams of the same length are there to compare with. Clean images count with every severity.
-    """
-
-    def shuffled(one: RunGroup) -> bool:
-        return one.setting.order == SHUFFLE and not one.setting.stream.several
-
-    layouts = []
-    for setting, every in _find_worlds(settings, lambda one: one.setting.skewed).items():
-        lengths = {one.first.images for one in every if one.setting.skewed}
-        groups = [one for one in every if one.setting.skewed or (shuffled(one) and one.first.images in lengths)]
-        several = len({one.setting.severity for one in groups} - {0}) > 1
-        groups.sort(key=_place_skew)
-        for (scenario, _), members in split(groups, lambda g: (name_order(g.first.order), g.first.images)).items():
-            for severity in sorted({one.setting.severity for one in members} - {0}, reverse=True) or [0]:
-                shown = [one for one in members if one.setting.severity in (severity, 0)]
-                name = f"{scenario}, severity {severity}" if several and severity else scenario
-                layouts.append(_lay_skew(runs, setting, _find_frozen(every), name, shown))
-    return layouts
-
-
-def _place_skew(one: RunGroup) -> tuple[Any, ...]:
-    """Return a key that sorts scenarios: onsets last, then from shuffled streams to long tails and changes."""
-    order, dominant = one.first.order, one.first.order.get("dominant", "")
-    several = ">" in dominant, "tail" in order, "+" in dominant
-    return "onset" in order, order["kind"] != SHUFFLE, *several, order.get("majority", ""), one.first.images
-
-
-def _lay_skew(runs: Runs, setting: Setting, frozen: FindFrozen, scenario: str, groups: Sequence[RunGroup]) -> Layout:
-    measured = {row.run: _measure_skew(runs, row) for one in groups for row in one.rows}
-    adapted = sorted((one for one in groups if one.kind is not LineKind.BASELINE), key=lambda g: -g.first.batch_size)
-    lines = list(split(sort_groups(adapted), lambda one: (*identify_line(one), one.first.batch_size)).values())
-    cells, bases = Cells(), dict[str, None]()
-    for number, members in enumerate(lines):
-        pairs = [(row, base) for one in members for row in one.rows if (base := frozen(row))]
-        bases |= dict.fromkeys(base.run for _, base in pairs)
-        above = pd.DataFrame([measured[row.run] - measured[base.run] for row, base in pairs], columns=list(SKEW))
-        numbers = {"streams": len(pairs), **{f"{key}-mean": above[key].mean() for key in SKEW}}
-        numbers |= {f"{key}-worst": above[key].min() for key in SKEW}
-        known = {key: None if np.isnan(value) else float(value) for key, value in numbers.items()}
-        cells |= fill(number, known, itertools.chain.from_iterable(pairs))
-    means = pd.DataFrame([measured[run] for run in bases], columns=list(SKEW)).mean()
-    notes = [f"The frozen model: {'; '.join(f'{SKEW[key]} {means[key]:.1f} %' for key in SKEW)}."] if bases else []
-    title, firsts = f"Points above the frozen model, {scenario}", tell_apart(members[0] for members in lines)
-    return Layout("skew", title, setting, firsts, SKEW_COLUMNS, cells=cells, detail=scenario, notes=notes)
-
-
-def _measure_skew(runs: Runs, row: Row) -> NDArray[np.float64]:
-    """Return the measures of a run in %; those that an old row does not hold are computed from its answers."""
-    found: Mapping[str, float | None] = row.metrics
-    if any(found.get(key) is None for key in SKEW) and (samples := runs.samples(row)) is not None:
-        onset = int(row.order.get("onset", 0))
-        found = judge_classes(samples["predicted"][onset:], samples["true"][onset:])
-    return 100 * np.array([_or_nan(found.get(key)) for key in SKEW])
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value

@@ -9,7 +9,7 @@ from typing import Any
 from lmr.bench.running.row import Row
 from lmr.core.errors import LmrError
 from lmr.core.registry import shorten_address
-from lmr.data.provenance import Provenance, read_origin
+from lmr.data.provenance import MADE, OTHER
 from lmr.models.catalog import OPENAI_MODELS
 from lmr.report.published import AVERAGE, PublishedRow, PublishedTable, read_paper, read_tables
 from lmr.report.traits import expand_spec
@@ -64,10 +64,10 @@ def find_differences(row: Row, table: PublishedTable, published: PublishedRow) -
 
 def _compare_data(protocol: Mapping[str, str]) -> list[str]:
     """Return phrases for images that are known to differ; unchecked data do not count as different."""
-    origin = read_origin(protocol)
-    found = ["data made by lmr (paper: official files)"] if origin.corruptions is Provenance.MADE else []
-    found += ["not the official files"] if origin.corruptions is Provenance.OTHER else []
-    return found + (["not the official test set"] if origin.images is Provenance.OTHER else [])
+    images, corruptions = protocol.get("images", ""), protocol.get("corruptions", "")
+    found = ["data made by lmr (paper: official files)"] if corruptions.startswith(MADE) else []
+    found += ["not the official files"] if corruptions.startswith(OTHER) else []
+    return found + (["not the official test set"] if images.startswith(OTHER) else [])
 
 
 def _compare_arguments(spec: str, published: str, dataset: str) -> list[str]:

@@ -10,7 +10,7 @@ This module imports nothing heavy: the help of ``lmr reproduce`` lists the table
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -78,19 +78,6 @@ class PublishedTable:
         return f"the paper's table {self.source} ({self.title})"
 
 
-@dataclass(frozen=True)
-class PublishedNumber:
-    """One printed number with its table, row, column and protocol."""
-
-    table: str
-    source: str
-    row: str
-    column: str
-    printed: str
-    value: float
-    protocol: dict[str, Any]
-
-
 @cache
 def read_paper() -> Mapping[str, Any]:
     """Return the content of ``published.json``: ``paper``, ``names``, ``figures`` and ``tables``."""
@@ -138,16 +125,6 @@ def find_published(name: str) -> PublishedTable:
             f"are: {', '.join(sorted(tables))}; its figures: {', '.join(list_figure_names())}."
         )
     return tables[name]
-
-
-def list_numbers() -> Iterator[PublishedNumber]:
-    """Yield every printed number with its table, row, column, source and protocol."""
-    for table in read_tables().values():
-        for row in table.rows:
-            for column, printed in row.cells.items():
-                protocol = {**table.describe(column), "batch_size": row.batch_size}
-                value = read_number(printed)
-                yield PublishedNumber(table.name, table.source, row.printed, column, printed, value, protocol)
 
 
 def read_number(printed: str) -> float:

@@ -16,9 +16,9 @@ from lmr.core.files import write_atomically
 from lmr.report.drawing import Drawing
 from lmr.report.figures import draw_figures
 from lmr.report.formats import format_csv, format_latex, format_markdown, format_rows, list_rows
-from lmr.report.gains import Compared, enter_groups, lay_gains
-from lmr.report.groups import Settings, choose_main, choose_together, gather
-from lmr.report.leaderboard import lay_leaderboards, lay_life, lay_skew
+from lmr.report.gains import check_reference, enter_groups, lay_gains
+from lmr.report.groups import Settings, choose_main, gather
+from lmr.report.leaderboard import lay_leaderboards, lay_life
 from lmr.report.published import VARIANTS
 from lmr.report.runs import Runs, read_runs
 from lmr.report.table import Layout, Table, name_apart
@@ -27,7 +27,6 @@ from lmr.report.tables import (
     lay_components,
     lay_costs,
     lay_measures,
-    lay_parts,
     lay_sweeps,
     lay_variants,
     split_lengths,
@@ -55,58 +54,52 @@ class BenchReport:
 
 
 def make_report(
-    folders: Sequence[str | Path], out: str | Path, figures: bool = True, compared: Compared | None = None
+    folders: Sequence[str | Path], out: str | Path, figures: bool = True, reference: str | None = None
 ) -> BenchReport:
     """Read runs, write ``out``/index.html, report.md, tables.csv, rows.csv, tables/ and figures/, and return it all.
 
-    ``compared`` says what intervals are about.
+    Intervals are about the ``reference``, such as "tent"; by default about our method.
     """
-    runs, settings = _read(folders, compared)
-    tables = build_tables(runs, settings, compared)
+    runs, settings = _read(folders, reference)
+    tables = build_tables(runs, settings, reference)
     drawings = draw_figures(runs, _leave_out_skewed(settings)) if figures else []
     runs.note(*([PACKED] if any(map(is_pack, set(runs.folders.values()))) else []))
     return _write(Path(out), "Benchmark report", runs, tables, drawings, list_verdicts(settings))
 
 
-def make_leaderboard(folders: Sequence[str | Path], out: str | Path, compared: Compared | None = None) -> BenchReport:
+def make_leaderboard(folders: Sequence[str | Path], out: str | Path, reference: str | None = None) -> BenchReport:
     """Read runs, write the leaderboard as a page, report.md, tables.csv, rows.csv and tables/, and return it."""
-    runs, settings = _read(folders, compared)
+    runs, settings = _read(folders, reference)
     runs.note(*([TRIAL] if any(row.backbone.get("name") == "photo" for row in runs.rows) else []))
-    return _write(Path(out), "Leaderboard", runs, build_leaderboards(runs, settings, compared), [], [])
+    return _write(Path(out), "Leaderboard", runs, build_leaderboards(runs, settings, reference), [], [])
 
 
-def _read(folders: Sequence[str | Path], compared: Compared | None) -> tuple[Runs, Settings]:
+def _read(folders: Sequence[str | Path], reference: str | None) -> tuple[Runs, Settings]:
     runs = read_runs(folders)
     settings = gather(runs.rows)
-    if compared:
-        compared.check([one for groups in settings.values() for one in groups])
+    check_reference(reference, [one for groups in settings.values() for one in groups])
     return runs, settings
 
 
-def build_tables(runs: Runs, settings: Settings, compared: Compared | None = None) -> list[Table]:
-    """Return every table that the runs have numbers for; ``compared`` as in ``make_report``."""
-    skewed, settings = lay_skew(runs, settings), _leave_out_skewed(settings)
-    layouts = [*lay_life(runs, settings), *skewed, *lay_variants(settings)]
+def build_tables(runs: Runs, settings: Settings, reference: str | None = None) -> list[Table]:
+    """Return every table that the runs have numbers for; ``reference`` as in ``make_report``."""
+    life, settings = lay_life(runs, settings), _leave_out_skewed(settings)
+    layouts = [*life, *lay_variants(settings)]
     for setting, groups in settings.items():
         lengths = split_lengths(groups) if setting.dataset not in VARIANTS else []
         for own in lengths:
             ending = f"{own[0].key.length or 'all'} images" if len(lengths) > 1 else ""
             main = choose_main(own)
-            for shown in filter(None, (main, choose_together(own, main))):
-                made = [lay_accuracy(setting, shown)]
-                if len(shown) > 1:
-                    made += lay_gains(runs, setting, enter_groups(shown), compared)
-                    made += [lay_measures(setting, shown)] if shown is main else []
-                size = "" if shown is main else f"batches of {shown[0].key.batch_size}"
-                layouts += [replace(layout, ending=", ".join(filter(None, [ending, size]))) for layout in made]
-            layouts += [replace(layout, ending=ending) for layout in lay_costs(setting, own)]
-        layouts += lay_parts(setting, groups) if lengths else []
+            made = [lay_accuracy(setting, main)] if main else []
+            if len(main) > 1:
+                made += [*lay_gains(runs, setting, enter_groups(main), reference), lay_measures(setting, main)]
+            layouts += [replace(layout, ending=ending) for layout in (*made, *lay_costs(setting, own))]
     return _build([*layouts, *lay_components(settings), *lay_sweeps(settings)])
 
 
-def build_leaderboards(runs: Runs, settings: Settings, compared: Compared | None = None) -> list[Table]:
+def build_leaderboards(runs: Runs, settings: Settings, reference: str | None = None) -> list[Table]:
     """Return a leaderboard for every model, and how far the reference is from the best other method."""
-    return _build(lay_leaderboards(runs, settings, compared))
+    return _build(lay_leaderboards(runs, settings, reference))
 
 
 def _build(layouts: Iterable[Layout]) -> list[Table]:

@@ -1,9 +1,9 @@
-"""Comparison of methods over images and orders: intervals, tests, Holm's correction. Pure functions."""
+"""Comparison of methods over images and orders: differences with their intervals. Pure functions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ _ANGLES = np.linspace(0, math.pi / 2, 100_001)
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of accuracies with its interval at ``level`` and the p-value of no difference.
+    """A difference of accuracies with its interval at ``level``.
 
     ``by_images`` and ``by_orders`` are the two parts of half of the interval, which add up as squares: how far it
     reaches for the draw of the images and for that of the orders. One order says nothing about others.
@@ -30,7 +30,6 @@ class Difference:
     high: float
     level: float
     images: int
-    p: float
     orders: int = 1
     by_images: float = 0.0
     by_orders: float | None = None
@@ -54,10 +53,6 @@ def measure_difference(
     resampling them converges to; a few orders are too few to be resampled. What depends on the image and the order
     together is in both parts, which makes the interval a little too wide. With one order it is about images alone.
 
-    The p-value is that of the narrowest interval that reaches no difference. Its variance over images is that under the
-    hypothesis, as in McNemar's test with images as clusters (Durkalski et al., "Analysis of clustered matched-pair
-    data", 2003).
-
     Args:
         ours: Whether each answer of our method is right, [M].
         other: The same of the other method, [M].
@@ -79,36 +74,19 @@ def measure_difference(
     mean = float(gain.sum())
     rest = gain - share / share.sum() * mean
     drawn = np.arange(len(ours)) if images is None else images
-    (null, count), (by_image, _) = _sum_squares(gain, drawn), _sum_squares(rest, drawn)
+    by_image, count = _sum_squares(rest, drawn)
     by_order, several = _sum_squares(rest, np.zeros(len(ours)) if orders is None else orders)
     errors = [math.sqrt(v * n / (n - 1)) if n > 1 else 0.0 for v, n in ((by_image, count), (by_order, several))]
-    degrees = count - 1, several - 1
-    parts = [find_quantile(level, n) * error if n else 0.0 for error, n in zip(errors, degrees, strict=True)]
+    parts = [find_quantile(level, n - 1) * v if n > 1 else 0.0 for v, n in zip(errors, (count, several), strict=True)]
     half = math.hypot(*parts) if count > 1 else 1.0
-    p = _find_p(abs(mean), (math.sqrt(null), errors[1]), degrees)
     low, high = max(-1.0, mean - half), min(1.0, mean + half)
-    return Difference(mean, low, high, level, count, p, several, parts[0], parts[1] if several > 1 else None)
+    return Difference(mean, low, high, level, count, several, parts[0], parts[1] if several > 1 else None)
 
 
 def _sum_squares(parts: NDArray[np.float64], groups: NDArray[Any]) -> tuple[float, int]:
     """Return the sum over groups of the square of the sum of their parts [M], and the number of groups."""
     sums = np.bincount(np.unique(groups, return_inverse=True)[1], parts)
     return float(sums @ sums), len(sums)
-
-
-def _find_p(distance: float, errors: Sequence[float], degrees: Sequence[int]) -> float:
-    """Return 1 minus the level at which the interval with these standard errors is as wide as a distance."""
-    known = [(error, n) for error, n in zip(errors, degrees, strict=True) if error and n]
-    if not known:
-        return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        p = (low + high) / 2
-        if math.hypot(*(error * find_quantile(1 - p, n) for error, n in known)) > distance:
-            low = p
-        else:
-            high = p
-    return high
 
 
 def find_quantile(level: float, degrees: int) -> float:
@@ -128,23 +106,6 @@ def _share_angles(degrees: int) -> NDArray[np.float64]:
         density = np.cos(_ANGLES) ** (degrees - 1)
     mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
     return np.asarray(mass / mass[-1])
-
-
-def correct_holm(values: Sequence[float]) -> list[float]:
-    """Return the p-values of several tests after Holm's correction (1979), in the same order.
-
-    The probability that any of the tests finds a difference where there is none is at most the level, however the tests
-    depend on each other.
-
-    Examples:
-        >>> [round(p, 3) for p in correct_holm([0.01, 0.04, 0.03])]
-        [0.03, 0.06, 0.06]
-    """
-    p = np.asarray(values, np.float64)
-    order = np.argsort(p, kind="stable")
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
-    return [float(value) for value in adjusted]
 
 
 def align_by_index(

@@ -6,11 +6,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import TypeVar, cast
 
 import pandas as pd
 
 from lmr.bench.running.row import Row
+from lmr.report.drawing import Drawing
 from lmr.report.groups import SHUFFLE, RunGroup, Setting
 from lmr.report.protocol import find_differences
 from lmr.report.published import PublishedTable
@@ -34,27 +35,22 @@ class Cell:
 
 
 Cells = dict[tuple[int, str], Cell]  # by line and column
+Named = TypeVar("Named", "Table", Drawing)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its head, the digits of its numbers, and whether more is better (None: neither).
-
-    Numbers below ``least`` are shown as that: a p-value is never 0.
-    """
+    """A column: its head, the digits of its numbers, and whether more is better (None: neither)."""
 
     key: str
     head: str
     digits: int = 2
     higher: bool | None = True
-    least: float | None = None
 
     def show(self, value: float | None, sign: bool = False) -> str:
         """Return a number as text, a dash where there is none; minus is a hyphen so that it can be read back."""
         if value is None or math.isnan(value):
             return "–"
-        if self.least is not None and value < self.least:
-            return f"< {self.least:.{self.digits}f}"
         text = f"{value:+.{self.digits}f}" if sign else f"{value:.{self.digits}f}"
         return text if float(text) else text.replace("-", "+" if sign else "")
 
@@ -205,12 +201,13 @@ def fill(line: int, values: Mapping[str, float | None], rows: Iterable[Row]) -> 
     return {(line, key): Cell(value, seeds=seeds, runs=tuple(used)) for key, value in values.items()}
 
 
-def name_apart(tables: Iterable[Table]) -> list[Table]:
-    """Return the tables under names of their own: those of a second table with the same name end with -2."""
-    named: dict[str, Table] = {}
-    for table in tables:
-        name, number = table.name, 1
+def name_apart(items: Iterable[Named]) -> list[Named]:
+    """Return tables or drawings under safe names of their own: those of a second one with the same name end with -2."""
+    named: dict[str, Named] = {}
+    for item in items:
+        base = name = re.sub(r"[^A-Za-z0-9]+", "-", item.name).strip("-")
+        number = 1
         while name in named:
-            name = f"{table.name}-{(number := number + 1)}"
-        named[name] = replace(table, name=name)
+            name = f"{base}-{(number := number + 1)}"
+        named[name] = replace(item, name=name)
     return list(named.values())

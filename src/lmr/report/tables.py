@@ -1,4 +1,4 @@
-"""The layouts of a report's tables: accuracy, parts of methods, measures, costs, datasets and sweeps."""
+"""The layouts of a report's tables: accuracy, measures, costs, datasets, parts of methods and sweeps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lmr.report.groups import (
 from lmr.report.protocol import match_corruption_table
 from lmr.report.published import AVERAGE, COMPONENTS, VARIANTS, PublishedTable, find_published, read_paper, shorten
 from lmr.report.table import Column, Layout
-from lmr.report.traits import LineKind, expand_spec, find_card, label_of, role_of
+from lmr.report.traits import LineKind, expand_spec, find_card, label_of
 
 MEASURES = (
     Column("accuracy", "accuracy %"),
@@ -56,32 +56,18 @@ def lay_accuracy(setting: Setting, groups: Sequence[RunGroup], paper: PublishedT
     ``paper`` is a table to compare with even if it is about other data.
     """
     paper = paper or match_corruption_table(setting.dataset, setting.backbone, setting.prompts)
-    return _lay_by_domain("accuracy", "Accuracy (%)", setting, groups, paper)
-
-
-def lay_parts(setting: Setting, groups: Sequence[RunGroup]) -> list[Layout]:
-    """Return the accuracy of every method that was run with parts switched off."""
-    return [
-        _lay_by_domain("parts", f"The parts of {label}, accuracy (%)", setting, add_base(parts, groups))
-        for label, parts in group_parts(groups).items()
-    ]
-
-
-def group_parts(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
-    """Return the groups with parts switched off, by the label of their method."""
-    return split((one for one in groups if one.kind is LineKind.PART), lambda one: label_of(one.first))
-
-
-def _lay_by_domain(
-    kind: str, title: str, setting: Setting, groups: Sequence[RunGroup], paper: PublishedTable | None = None
-) -> Layout:
     lines, dropped = share_seeds(groups)
     domains = order_domains(lines)
     shown = {domain: [domain] for domain in domains} | ({AVERAGE: domains} if len(domains) > 1 else {})
     columns = [Column(key, shorten(key)) for key in shown]
     entries = {(n, key): one.enter(own) for n, one in enumerate(lines) for key, own in shown.items()}
     notes = *dropped, *note_differences(lines)
-    return Layout(kind, title, setting, lines, columns, entries, published=paper, notes=notes)
+    return Layout("accuracy", "Accuracy (%)", setting, lines, columns, entries, published=paper, notes=notes)
+
+
+def group_parts(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
+    """Return the groups with parts switched off, by the label of their method."""
+    return split((one for one in groups if one.kind is LineKind.PART), lambda one: label_of(one.first))
 
 
 def lay_measures(setting: Setting, groups: Sequence[RunGroup], measures: Sequence[Column] = MEASURES) -> Layout:
@@ -195,7 +181,7 @@ def find_figure(sweep: Layout) -> dict[str, Any] | None:
         sizes = [number for number, _ in sweep.entries]
         drawn = max(map(sizes.count, sizes)) >= FEWEST_SIZES
     else:
-        drawn = role_of(sweep.lines[0].first) is Role.OURS
+        drawn = find_card(sweep.lines[0].first.method).role is Role.OURS
     figures = read_paper()["figures"].items() if drawn else ()
     return next(({"number": n, **figure} for n, figure in figures if figure.get("sweep") == sweep.detail), None)
 

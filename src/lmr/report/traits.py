@@ -67,11 +67,6 @@ def find_card(name: str) -> Card:
     return method.card if method else Card(label=name.upper(), presets={})
 
 
-def role_of(row: Row) -> Role:
-    """Return the role of a row's method."""
-    return find_card(row.method).role
-
-
 def label_of(row: Row) -> str:
     """Return the label of a row's method, whatever its plan called the run."""
     return find_card(row.method).label

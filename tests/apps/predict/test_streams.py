@@ -243,7 +243,7 @@ def test_column_of_a_list(cameras: Path) -> None:
 
 def test_column_that_is_missing_or_empty_is_refused(here: Path) -> None:
     Path("list.csv").write_text("path,camera\na.png,1\nb.png,\n")
-    with pytest.raises(LmrError, match=r"Line 3 of the list 'list\.csv' has no stream"):
+    with pytest.raises(LmrError, match=r"Row 2 of the list 'list\.csv' has no stream"):
         split_streams(["list.csv"], "column:camera")
     with pytest.raises(LmrError, match="one column 'cam'"):
         split_streams(["list.csv"], "column:cam")

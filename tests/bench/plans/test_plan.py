@@ -56,9 +56,8 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     assert plan.title
     assert plan.parts
     others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
-    others |= dict.fromkeys(("life", "life-quick", "life-haul"), "photo")
-    others |= dict.fromkeys(("life-skew", "life-skew-quick", "life-skew-confirm", "life-skew-more"), "photo")
-    others |= dict.fromkeys(("leaderboard", "leaderboard-slow", "labels", "labels-confirm"), "photo")
+    others |= dict.fromkeys(("life", "life-haul", "life-skew", "life-skew-quick"), "photo")
+    others |= dict.fromkeys(("leaderboard", "leaderboard-slow", "labels"), "photo")
     embedded = "photo" if "photo" in name.split("-") else "ViT-B-16"
     for part in plan.parts:
         if name != "demo":
@@ -96,13 +95,14 @@ def test_tables_have_the_methods_of_the_paper(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["ablation-components", "photo-ablation-components"])
+@pytest.mark.parametrize("name", ["ablation-components", "photo-figures"])
 def test_components_are_those_of_table_3(name: str) -> None:
+    parts = read_plan(name).parts[: 1 if name == "photo-figures" else 3]
     switches = {
         "ZS": None, "Bias only": (False, True, True), "PMR only": (True, False, False), "PMR + AM": (True, True, False),
         "PMR + BC": (True, False, True), "Full": (True, True, True),
     }  # fmt: skip
-    for part in read_plan(name).parts:
+    for part in parts:
         found = {}
         for entry in part.methods:
             values = parse_spec(entry.spec)[1]
@@ -110,7 +110,7 @@ def test_components_are_those_of_table_3(name: str) -> None:
         assert found == switches
         assert part.batch_sizes == (64,)
     if name == "ablation-components":
-        gains = [parse_spec(part.methods[-1].spec)[1]["gamma0"] for part in read_plan(name).parts]
+        gains = [parse_spec(part.methods[-1].spec)[1]["gamma0"] for part in parts]
         assert gains == [0.3, 4.0, 4.0]
 
 
@@ -152,19 +152,13 @@ def test_file_of_ones_own(tmp_path: Path) -> None:
         ({"methods": []}, "which methods"),
         ({"preset": "cifar-c"}, "No method has a preset 'cifar-c'.*Did you mean"),
         ({"datasets": []}, "which datasets"),
-        ({"latin": True}, "one stream through all of them; give reset = 'never'"),
         ({"timing": "late"}, "Unknown value 'late' for timing.*There are: wait, live"),
         ({"corruptions": ["fog", "fog"]}, "none twice in corruptions"),
-        ({"corruptions": []}, "at least one entry"),
         ({"severities": 6}, "whole numbers from 1 to 5 for severities, got 6"),
         ({"batch_sizes": 0}, "whole numbers of at least 1 for batch_sizes"),
-        ({"seeds": -1}, "whole numbers of at least 0 for seeds"),
         ({"images": [1, 2]}, "one value for images"),
-        ({"order": "random"}, "Unknown value 'random' for order"),
-        ({"reset": "sometimes"}, "Unknown value 'sometimes' for reset"),
         ({"mix": "yes"}, "true or false for mix"),
         ({"concentration": 0}, "positive number for concentration"),
-        ({"dtype": "float8"}, "Unknown value 'float8' for dtype"),
         ({"prompts": [["no braces"]]}, "templates with {}"),
         ({"prompts": "missing.json"}, "no prompt file 'missing.json'"),
         ({"corruption": "fog"}, "an unknown key 'corruption'.*Did you mean 'corruptions'"),
@@ -200,17 +194,6 @@ def test_plan_that_is_missing_gets_a_sentence(tmp_path: Path) -> None:
         read_plan("/dev/zero")
     with pytest.raises(lmr.LmrError, match="Cannot read the plan"):
         read_plan(tmp_path)
-
-
-def test_confirmation_shares_no_stream_with_the_plan_that_rules_are_made_on() -> None:
-    made, confirmed = read_plan("life-skew").parts, read_plan("life-skew-confirm").parts
-    assert not {seed for part in made for seed in part.seeds} & {seed for part in confirmed for seed in part.seeds}
-    corruptions = [{name for part in parts for name in part.corruptions} - {"clean"} for parts in (made, confirmed)]
-    assert not corruptions[0] & corruptions[1]
-    dominant = [
-        {name[0] for part in parts for name in part.dominant if name} for parts in (made[:7] + made[9:], confirmed)
-    ]
-    assert not dominant[0] & dominant[1]  # the parts with four names count classes among these
 
 
 def test_shares_of_all_classes_can_be_given_in_a_plan(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.bench.plans.plan import Plan, list_plans, parse_plan
+from lmr.bench.plans.plan import Plan, parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.pack import pack_runs
@@ -252,7 +252,7 @@ def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp
     )
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 11
-    assert lines[-1].startswith("Runs: 10, images: 100, passes of an image: ")
+    assert lines[-1] == "Runs: 10, images: 100."
     assert all(" lmr bench --methods " in line for line in lines[:-1])
     assert list(tmp_path.iterdir()) == []
 
@@ -267,7 +267,7 @@ def test_a_dry_run_leaves_out_what_is_finished(capsys: pytest.CaptureFixture[str
         assert run_command("--methods", "zeroshot", "tent", *words, *where, "--dry-run") is None
         (run, total) = capsys.readouterr().out.splitlines()
         assert "tent" in run
-        assert total.startswith("Runs: 1, images: 8,")
+        assert total.startswith("Runs: 1, images: 8.")
         assert total.endswith(" 1 more are finished.")
 
 
@@ -276,22 +276,10 @@ def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) 
         assert run_command(*plans, "--dry-run") is None
         return capsys.readouterr().out.splitlines()
 
-    names = ["photo-ablation-delta", "photo-ablation-negatives"]
-    assert list_runs("photo-ablation-[dn]*", names[0]) == list_runs(*names)
+    names = ["photo-frontier", "photo-quick"]
+    assert list_runs("photo-[fq]r*", "photo-q*", names[0]) == list_runs(*names)
     with pytest.raises(lmr.LmrError, match="no plan 'picket\\*'"):
         list_runs("picket*")
-
-
-def test_rows_state_the_dataset_that_was_used_instead(tmp_path: Path) -> None:
-    screen = io.StringIO()
-    table = {"methods": "zeroshot", "datasets": ["cifar10-c|photo-c", "cifar100-c|"], "backbones": "photo"}
-    outcome = run_bench(make_plan(**table, corruptions="fog", images=8), tmp_path, root=str(tmp_path), screen=screen)
-    (row,) = outcome.rows
-    assert row.dataset == "photo-c"
-    assert row.protocol["images"] == "2000 images of the test set of CIFAR-10 that come with lmr"
-    assert "--datasets photo-c " in row.command
-    assert screen.getvalue().count("'photo-c' is used instead, 2,000 images. `lmr fetch cifar10-c` gets it.") == 1
-    assert screen.getvalue().count("'cifar100-c' is not in") == 1
 
 
 def test_command_without_anything_gets_a_sentence() -> None:
@@ -299,11 +287,3 @@ def test_command_without_anything_gets_a_sentence() -> None:
         run_command()
     with pytest.raises(lmr.LmrError, match="Without a plan, also give --datasets"):
         run_command("--methods", "lmr")
-
-
-def test_command_lists_plans(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("--list") is None
-    shown = capsys.readouterr().out
-    for name, title in list_plans().items():
-        assert f"{name} " in shown
-        assert title in shown

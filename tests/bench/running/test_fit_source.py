@@ -15,7 +15,7 @@ import lmr
 from lmr.bench.plans.plan import parse_plan
 from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.row import read_samples
-from lmr.bench.running.run import Stop, run_task
+from lmr.bench.running.run import run_task
 from lmr.data.catalogue import open_dataset
 from lmr.data.streams import make_stream
 
@@ -63,17 +63,6 @@ def test_stream_is_that_after_clean_images_that_forgetting_is_not_measured_on(tm
     assert (answer_by_hand(0, 0) - expected).abs().max() > 1e-4
     assert (answer_by_hand(300, 450) - expected).abs().max() > 1e-5
     assert row.protocol["source"] == "150 clean images of photo-c before the stream, 64 at a time, unlabelled"
-
-
-def test_run_that_was_stopped_ends_as_the_others(tmp_path: Path) -> None:
-    def stop(images: int) -> None:
-        if images >= 32:
-            raise Stop
-
-    whole = run_task(make_task(), tmp_path / "whole")
-    with pytest.raises(Stop):
-        run_task(make_task(), tmp_path / "parts", stop)
-    assert run_task(make_task(), tmp_path / "parts").compare() == whole.compare()
 
 
 def test_source_images_decide_the_hash_of_these_runs_and_of_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

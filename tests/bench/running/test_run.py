@@ -19,7 +19,6 @@ from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running import answers
 from lmr.bench.running.row import Row, read_samples
 from lmr.bench.running.run import Stop, run_task
-from lmr.core import remembered
 from lmr.core.remembered import Remembered
 from lmr.data.catalogue import open_dataset
 from lmr.data.labelled import ImageFileSet
@@ -63,35 +62,6 @@ def test_methods_that_train_nothing_share_features_to_the_same_bits(
     assert again.compare() == alone.compare()
     for name, values in first.items():
         np.testing.assert_array_equal(second[name], values)
-
-
-def test_shared_features_cost_the_time_of_their_encoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FEATURES.clear()
-    encode = lmr.ZeroShot.encode
-
-    def wait(self: lmr.ZeroShot, images: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.03)
-        return encode(self, images)
-
-    monkeypatch.setattr(lmr.ZeroShot, "encode", wait)
-    times = [run_task(make_task("zeroshot"), tmp_path).metrics["ms_per_image"] for _ in range(2)]
-    assert min(number for number in times if number) > 30 / 16
-
-
-def test_features_are_shared_with_no_method_that_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FEATURES.clear()
-    run_task(make_task("tent"), tmp_path)
-    assert not FEATURES
-
-
-def test_kept_features_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    FEATURES.clear()
-    run_task(make_task("zeroshot"), tmp_path)
-    sizes = [features.nbytes for features, _ in FEATURES.values()]
-    assert len(sizes) == 4
-    monkeypatch.setattr(remembered, "MOST", sum(sizes[1:]))
-    run_task(make_task("zeroshot", corruptions="fog"), tmp_path)
-    assert sum(features.nbytes for features, _ in FEATURES.values()) <= sum(sizes[1:])
 
 
 def stop_after(images: int) -> Callable[[int], None]:
@@ -242,21 +212,6 @@ def test_answers_behind_the_saved_state_are_cut_off(tmp_path: Path) -> None:
     with open(tmp_path / "checkpoints" / f"{task.run}.answers", "ab") as file:
         file.write(b"x" * 1000)
     assert run_task(task, tmp_path).compare() == whole.compare()
-
-
-def test_checkpoint_is_saved_on_the_way(tmp_path: Path) -> None:
-    """A run that breaks has saved its last whole batch where every batch is saved."""
-    task = make_task("lmr")
-
-    def break_down(images: int) -> None:
-        if images >= 48:
-            raise RuntimeError("power cut")
-
-    with pytest.raises(RuntimeError, match="power cut"):
-        run_task(task, tmp_path, break_down, save_seconds=0.0)
-    seen: list[int] = []
-    run_task(task, tmp_path, seen.append)
-    assert seen[0] == 32
 
 
 def test_forgetting_asks_for_clean_pictures_after_the_stream(tmp_path: Path) -> None:

@@ -121,8 +121,6 @@ def test_a_grid_that_is_not_fair_is_refused(tmp_path: Path, grid: str, words: st
 class Here:
     """A worker in this process."""
 
-    count = 1
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -133,9 +131,6 @@ class Here:
 
     def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
         return (Event("done", 0, task, row=run_task(task, self.folder)) for task in tasks)
-
-    def describe(self, worker: int) -> str:
-        return ""
 
 
 def bench(plan: Plan, folder: Path, *sources: Path) -> BenchResult:

@@ -100,10 +100,3 @@ def check_real(name: str, constants: str, severities: tuple[int, ...], real: dic
             seeds = range(SEEDS[constants].get(name, 1))
             changes = [measure_change(real[constants], name, severity, constants, seed) for seed in seeds]
             assert np.mean(changes) == pytest.approx(expected, rel=0.03), severity
-
-
-def test_the_book_is_complete() -> None:
-    for constants in ("cifar", "imagenet"):
-        assert set(BOOK["real"][constants]) == set(ALL)
-        assert set(BOOK["sources"]) == set(ALL)
-        assert all(len(row) == 5 for part in ("real", "replayed") for row in BOOK[part][constants].values())

@@ -38,8 +38,6 @@ class RunSettings:
 
     order: str = _choose(*ORDERS)  # order of the images in a stream
     concentration: float = _real(0.1, math.inf, "dirichlet")  # of order=dirichlet: small is strongly imbalanced
-    block: int | None = field(default=None, metadata={"low": 1, "high": None, "order": "classes"})
-    """of order=classes: images of one class in a row (default: all)"""
     majority: float = _real(0.8, 1, "skew")  # of order=skew: the share of the dominant classes
     tail: float | None = _real(None, 1, "skew")
     """of order=skew, in place of a majority: class k has a share in proportion to tail^k"""
@@ -67,8 +65,7 @@ class PlanFields(RunSettings):
     """such as lmr, "tent(lr=1e-3)" or ./mine.py:mine; all; or paper, those that the paper compares"""
     preset: tuple[str, ...] = ()  # presets to use; each method takes the first that it has (default: its own defaults)
     datasets: tuple[str, ...]
-    """such as photo-c, cifar10-c, pacs, folder:PATH, domains:PATH or csv:PATH; 'cifar10-c|photo-c' is the first one
-    found, 'cifar100-c|' may be missing"""
+    """such as photo-c, cifar10-c, pacs, folder:PATH, domains:PATH or csv:PATH; 'cifar100-c|' may be missing"""
     corruptions: tuple[str, ...] = ()
     """such as fog or clean, or domains of the set; all (default: those of the benchmark)"""
     severities: tuple[int, ...] = _count((5,), 1, 5)  # from 1 to 5 (default: 5)

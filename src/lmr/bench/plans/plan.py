@@ -30,7 +30,6 @@ from lmr.core.log import hide_logs
 from lmr.core.passes import make_stand_in
 from lmr.core.registry import AUTO, create, expand_methods, find_method, list_methods, load_method_file, split_address
 from lmr.core.spec import format_spec, parse_spec, suggest
-from lmr.data.dataset import CLEAN
 from lmr.data.streams import read_dominant
 from lmr.models.backbone import DEFAULT_TEMPLATES
 from lmr.watch.settings import read_watch
@@ -205,14 +204,6 @@ def _check_order(values: Mapping[str, Any]) -> None:
             raise LmrError(f"The order {kind!r} has no {key}; remove it or give order = {order!r}.")
     if "majority" in values and "tail" in values:
         raise LmrError("Classes have a majority or a long tail, not both; remove one of majority and tail.")
-    if kind == "haul" and values.get("corruptions") != (CLEAN,):
-        raise LmrError(f"The order 'haul' corrupts clean images itself; give corruptions = {CLEAN!r}.")
-    if values.get("rounds", 1) > 1 and (values.get("reset") != "never" or values.get("mix")):
-        raise LmrError("Several rounds are for one stream through all corruptions; give reset = 'never' and no mix.")
-    if values.get("latin") and (values.get("reset") != "never" or values.get("mix")):
-        raise LmrError("Orders of domains are for one stream through all of them; give reset = 'never' and no mix.")
-    if kind == "file" and values.get("seeds", Part.seeds) != Part.seeds:
-        raise LmrError("The order 'file' is the same for every seed; remove the seeds or give seeds = 1.")
 
 
 def _read_methods(given: Any, presets: tuple[Any, ...], near: Sequence[Path]) -> tuple[MethodEntry, ...]:

@@ -1,8 +1,7 @@
 """Tasks: the single runs of a plan, each identified by a hash of everything that determines its numbers.
 
-A plan may name several datasets to choose from: ``cifar10-c|photo-c`` is the first of them that is under the root. An
-item that ends with ``|`` is left out if none of its datasets is there. Only a missing dataset is passed over; a damaged
-one is an error. Rows state the dataset that was used.
+An item of a plan's datasets that ends with ``|`` is left out if it is not under the root. Only a missing dataset is
+passed over; a damaged one is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from lmr.bench.inputs import describe_backbone, find_clean_dataset, find_dataset, load_classifier, name_clean_set
 from lmr.bench.plans.fields import RunSettings
@@ -31,8 +30,7 @@ from lmr.data.names import describe_order
 from lmr.data.streams import Order, Stream, make_stream
 from lmr.version import RESULTS_VERSION
 
-SEPARATOR = "|"
-OWN = ("folder:", "domains:", "csv:", "folder-c:", "csv-c:")  # a path follows, which may hold any character
+OPTIONAL = "|"  # at the end of a dataset that may be missing
 ORDERING = {"order", *(item.name for item in fields(Order))}  # what the hash of the order covers
 ALWAYS_HASHED = ("dtype", "reset", "forgetting", "recovery")  # the defaults of others are not in the hash
 
@@ -148,29 +146,15 @@ def _write_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-class DatasetChoice(NamedTuple):
-    """The dataset that an item of a plan stands for under one root, or None where the item is left out.
-
-    ``message`` tells the user which dataset is used instead; it is empty if the first one is there.
-    """
-
-    name: str | None
-    message: str = ""
-
-
 def list_tasks(
     plans: Sequence[Plan], root: str | None = None, log: Callable[[str], object] = lambda message: None
 ) -> list[Task]:
     """Return every run of the plans once, those of one group together; missing data or models raise LmrError.
 
-    ``log`` is called with messages about datasets that are used instead of missing ones.
+    ``log`` is called with messages about datasets that are left out.
     """
-    chosen, choices = choose_datasets(plans, root)
-    for choice in choices:
-        if choice.message:
-            log(choice.message)
     found: dict[str, Task] = {}
-    for plan in chosen:
+    for plan in leave_out_missing(plans, root, log):
         for part in plan.parts:
             for task in _expand(part, root):
                 found.setdefault(task.run, task)
@@ -180,64 +164,33 @@ def list_tasks(
     return list(itertools.chain.from_iterable(groups.values()))
 
 
-def choose_datasets(plans: Sequence[Plan], root: str | None = None) -> tuple[list[Plan], list[DatasetChoice]]:
-    """Return the plans with the datasets that are there, and the choice for every item, each once.
+def leave_out_missing(
+    plans: Sequence[Plan], root: str | None = None, log: Callable[[str], object] = lambda message: None
+) -> list[Plan]:
+    """Return the plans without the datasets that may be missing and are; ``log`` is told each of them once.
 
     A plan without any dataset left raises LmrError with the commands that get its datasets.
     """
-    items = dict.fromkeys(item for plan in plans for part in plan.parts for item in part.datasets)
-    choices = {item: choose_dataset(item, root) for item in items}
+    missing: dict[str, str] = {}
+    for item in dict.fromkeys(item for plan in plans for part in plan.parts for item in part.datasets):
+        try:
+            find_dataset(item.removesuffix(OPTIONAL), root)
+        except MissingData as error:
+            if not item.endswith(OPTIONAL):
+                raise
+            missing[item] = f"The dataset {item[:-1]!r} is not in {str(error.root)!r}: it is left out. {error.advice}"
+            log(missing[item])
     chosen = []
     for plan in plans:
         parts = []
         for part in plan.parts:
-            names = [choices[item].name for item in part.datasets]
-            kept = tuple(dict.fromkeys(name for name in names if name is not None))
-            parts += [replace(part, datasets=kept)] if kept else []
+            names = tuple(dict.fromkeys(item.removesuffix(OPTIONAL) for item in part.datasets if item not in missing))
+            parts += [replace(part, datasets=names)] if names else []
         if not parts:
-            lost = dict.fromkeys(choices[item].message for part in plan.parts for item in part.datasets)
+            lost = dict.fromkeys(missing[item] for part in plan.parts for item in part.datasets)
             raise LmrError(f"The plan {plan.name!r} has nothing left to run. {' '.join(lost)}")
         chosen.append(replace(plan, parts=tuple(parts)))
-    return chosen, list(choices.values())
-
-
-def choose_dataset(item: str, root: str | None = None) -> DatasetChoice:
-    """Return the first dataset of an item that is there; raise MissingData if none is and it is needed."""
-    names, optional = split_datasets(item)
-    missing: MissingData | None = None
-    chosen, result = None, "it is left out"
-    for name in names:
-        try:
-            found = find_dataset(name, root)
-        except MissingData as error:
-            missing = missing or error
-            continue
-        if missing is None:
-            return DatasetChoice(name)
-        chosen, result = name, f"{name!r} is used instead, {found.count(found.domains[0]):,} images"
-        break
-    assert missing is not None
-    if chosen is None and not optional:
-        raise missing
-    where = f"The dataset {names[0]!r} is not in {str(missing.root)!r}"
-    return DatasetChoice(chosen, f"{where}: {result}. {missing.advice}")
-
-
-def split_datasets(item: str) -> tuple[list[str], bool]:
-    """Return the datasets of an item in order, and whether it may be left out."""
-    names: list[str] = []
-    rest = item
-    while SEPARATOR in rest and not rest.startswith(OWN):
-        name, _, rest = rest.partition(SEPARATOR)
-        names.append(name.strip())
-    optional = bool(names) and not rest.strip()
-    names += [] if optional else [rest if rest.startswith(OWN) else rest.strip()]
-    if not all(names):
-        raise LmrError(
-            f"Cannot read the datasets {item!r}; write them as in 'cifar10-c|photo-c', or 'cifar100-c|' for one that "
-            "may be missing."
-        )
-    return names, optional
+    return chosen
 
 
 def _expand(part: Part, root: str | None) -> Iterator[Task]:

@@ -121,8 +121,7 @@ def run_bench(
         left = [task for task in tasks if task.run not in rows]
         started = time.monotonic()
         pool = (start_workers or _start_here(workers or choose_workers(tasks)))(tasks, target, save_seconds)
-        busy = max(1, min(pool.count, len(left)))
-        with contextlib.closing(View(left, len(tasks) - len(left), busy, screen, brief, pool.describe)) as view:
+        with contextlib.closing(View(left, len(tasks) - len(left), screen, brief)) as view:
             failures = _run_all(left, rows, target, pool, view, on_row)
         ordered = [rows[task.run] for task in tasks if task.run in rows]
         return BenchResult(ordered, failures, len(tasks) - len(left), time.monotonic() - started)
@@ -218,19 +217,19 @@ def _run_all(
         with workers as pool:
             for event in pool.run(tasks):
                 if event.kind == "progress":
-                    view.advance(event.worker, event.task, event.images)
+                    view.advance(event.task, event.images)
                 elif event.kind == "message":
-                    view.log(event.message, event.task)
+                    view.log(event.message)
                 elif event.row is not None:
                     append_row(folder, event.row)
                     rows[event.row.run] = event.row
                     Checkpoint(folder, event.row.run).delete()
-                    view.finish(event.worker, event.task, event.row)
+                    view.finish(event.task, event.row)
                     _notify(on_row, event.row, view)
                 else:
                     failures.append(Failure(event.task, event.message))
                     _keep_details(folder, event.task, event.details)
-                    view.fail(event.worker, event.task, event.message)
+                    view.fail(event.task, event.message)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(
             f"Interrupted. {view.finished} of {view.total} runs are finished and kept in {str(folder)!r}; give the "

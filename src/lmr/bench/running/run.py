@@ -6,7 +6,7 @@ import datetime
 import math
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,7 @@ from lmr.bench.running.row import SAMPLES, Row, write_samples
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.labelled import Labelled
-from lmr.core.passes import count_passes, make_stand_in
+from lmr.core.passes import count_passes
 from lmr.core.registry import create, load_method_file, split_address
 from lmr.core.remembered import Remembered
 from lmr.data.dataset import CLEAN
@@ -157,21 +157,6 @@ def count_forwards(method: AnyMethod, batch_size: int, selected: float = 1.0) ->
     """
     passes = count_passes(strip_watch(method), batch_size)
     return None if passes is None else passes.forwards + selected * passes.backwards
-
-
-def count_all_forwards(tasks: Sequence[Task]) -> float | None:
-    """Return the forward and backward passes of an image that runs do, a backward as a forward; None if not known."""
-    counts: dict[tuple[str, int, int], float | None] = {}
-    total = 0.0
-    for task in tasks:
-        classes = len(find_dataset(task.dataset, task.root).classes)
-        key = (task.entry.address, task.batch_size, classes)
-        if key not in counts:
-            counts[key] = count_forwards(create_method(task.entry, make_stand_in(classes)), task.batch_size)
-        if (count := counts[key]) is None:
-            return None
-        total += task.images * count
-    return total
 
 
 def fit_source(task: Task, method: AnyMethod) -> None:

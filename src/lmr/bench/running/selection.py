@@ -16,7 +16,7 @@ from typing import Any
 from lmr.bench.inputs import find_dataset
 from lmr.bench.plans.grid import read_grid
 from lmr.bench.plans.plan import MethodEntry, Part, Plan, complete_spec
-from lmr.bench.plans.task import choose_datasets, list_tasks
+from lmr.bench.plans.task import leave_out_missing, list_tasks
 from lmr.bench.running.row import Row
 from lmr.core.card import Role
 from lmr.core.errors import LmrError
@@ -42,7 +42,7 @@ def select_values(
     """
     if not any(part.select for plan in plans for part in plan.parts):
         return list(plans)
-    plans = [_split(plan) for plan in choose_datasets(plans, root)[0]]
+    plans = [_split(plan) for plan in leave_out_missing(plans, root)]
     trials = _make_trials(plans, root)
     rows = {row.run: row for row in run(_make_plan(trials))} if trials else {}
     scores = {key: _score(trial, rows, root) for key, trial in trials.items()}
@@ -59,7 +59,7 @@ def list_trials(plans: Sequence[Plan], root: str | None = None) -> list[Plan]:
     """Return the plan that tries all values of the grids; nothing without a grid."""
     if not any(part.select for plan in plans for part in plan.parts):
         return []
-    trials = _make_trials([_split(plan) for plan in choose_datasets(plans, root)[0]], root)
+    trials = _make_trials([_split(plan) for plan in leave_out_missing(plans, root)], root)
     return [_make_plan(trials)] if trials else []
 
 

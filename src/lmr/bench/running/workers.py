@@ -48,20 +48,13 @@ class Event:
 class Workers(Protocol):
     """Workers, wherever they are: tasks in, events out. A context manager that ends them.
 
-    ``count`` is the number of workers at the same time. Samples and checkpoints are written to the folder of the bench
-    before the event about them is yielded.
+    Samples and checkpoints are written to the folder of the bench before the event about them is yielded.
     """
-
-    count: int
 
     def __enter__(self) -> Workers: ...
     def __exit__(self, *problem: object) -> None: ...
     def run(self, tasks: Sequence[Task]) -> Iterator[Event]:
         """Assign the tasks and yield the events of the workers until all tasks are done or have failed."""
-        ...
-
-    def describe(self, worker: int) -> str:
-        """Return where a worker is, for the progress view; empty if all are on this machine."""
         ...
 
 
@@ -97,10 +90,6 @@ class WorkerPool:
             waiting = {worker.connection: number for number, worker in self.workers.items()}
             for connection in wait(list(waiting)):
                 yield from self._receive(waiting[connection])  # type: ignore[index]
-
-    def describe(self, worker: int) -> str:
-        """Return nothing: all workers are on this machine."""
-        return ""
 
     def stop(self) -> None:
         """Ask the workers to save their checkpoints and to end; kill those that do not end in time."""

@@ -18,7 +18,7 @@ FLAT = 2 / 255  # the spread below which an image is no picture, but one colour
 FEWEST = 8  # images from which something is said
 USUAL = 0.15  # the share of ordinary photographs that may have a word
 MOST = 2 / 3  # the share of images from which a word is said of all of them
-# The 5 % and 95 % quantiles of the first five numbers of ordinary photographs, for each side: `python -m lab.look`.
+# The 5 % and 95 % quantiles of the first five numbers of ordinary photographs, for each side.
 RANGES = {
     32: ((0.288, 0.689), (0.014, 0.303), (0.008, 0.036), (0.073, 0.192), (-0.397, -0.039)),
     224: ((0.265, 0.672), (0.005, 0.239), (0.004, 0.039), (0.046, 0.163), (-0.399, 0.060)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import zlib
 from collections.abc import Callable, Collection, Sequence
@@ -14,6 +13,7 @@ from PIL.Image import Image, fromarray
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
+from lmr.core.spec import suggest
 from lmr.data.corruptions.constants import CONSTANTS, CORRUPTIONS, EXTRA, find_group
 from lmr.data.corruptions.noise import ImageBatch
 
@@ -94,14 +94,8 @@ def corrupt_batch(
     places = list(range(len(images))) if indices is None else list(map(int, indices))
     if len(places) != len(images):
         raise LmrError(f"Expected one index for each of the {len(images)} images, got {len(places)}.")
-    for label, value, low, high in (
-        ("severity", severity, 1, 5),
-        ("seed", seed, 0, None),
-        ("smallest index of an image", min(places, default=0), 0, None),
-    ):
-        if type(value) is bool or not isinstance(value, (int, np.integer)) or not low <= value <= (high or value):
-            limits = "from 1 (mild) to 5 (strong)" if high else f"of at least {low}"
-            raise LmrError(f"The {label} must be a whole number {limits}, got {value!r}.")
+    if severity not in (1, 2, 3, 4, 5):
+        raise LmrError(f"The severity must be a whole number from 1 (mild) to 5 (strong), got {severity!r}.")
     function, levels = find_function(name), CONSTANTS[constants][name][severity - 1]
     corrupted = np.empty(images.shape, np.uint8)
     size = max(1, _CHUNK // (images[:1].size or 1))
@@ -150,8 +144,6 @@ def _check_images(images: ImageBatch) -> None:
         )
 
 
-def _check_known(kind: str, name: object, known: Collection[str]) -> None:
+def _check_known(kind: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.4)  # "jpeg" finds "jpeg_compression"
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise LmrError(f"There is no {kind} {name!r}.{hint} Choose one of: {', '.join(known)}.")
+        raise LmrError(f"There is no {kind} {name!r}.{suggest(name, known)} Choose one of: {', '.join(known)}.")

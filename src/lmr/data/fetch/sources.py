@@ -15,16 +15,12 @@ from lmr.data.corruptions.constants import GROUPS
 
 @dataclass(frozen=True)
 class Archive:
-    """A file to fetch: its name, its addresses, ``md5:…`` or ``sha256:…``, and its size in bytes if published.
-
-    ``brings`` are the folders inside it, which must not exist with other content when it is unpacked.
-    """
+    """A file to fetch: its name, its addresses, ``md5:…`` or ``sha256:…``, and the folders inside it."""
 
     file: str
     urls: tuple[str, ...]
     checksum: str
     brings: tuple[str, ...]
-    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -41,12 +37,12 @@ class SetSource:
     by_hand: str = ""
 
 
-def _make_zenodo(record: int, file: str, md5: str, brings: tuple[str, ...], size: int | None = None) -> Archive:
+def _make_zenodo(record: int, file: str, md5: str, brings: tuple[str, ...]) -> Archive:
     places = (
         f"https://zenodo.org/records/{record}/files/{file}?download=1",
         f"https://zenodo.org/api/records/{record}/files/{file}/content",
     )
-    return Archive(file, places, f"md5:{md5}", brings, size)
+    return Archive(file, places, f"md5:{md5}", brings)
 
 
 def _make_kriz(classes: int, md5: str) -> Archive:
@@ -59,11 +55,8 @@ def _make_kriz(classes: int, md5: str) -> Archive:
     return Archive(file, places, f"md5:{md5}", ("cifar-10-batches-py" if classes == 10 else "cifar-100-python",))
 
 
-def _make_single(
-    about: str, url: str, checksum: str, brings: str, size: int | None = None, *, folder: str = ""
-) -> SetSource:
-    archive = Archive(url.rpartition("/")[2], (url,), checksum, (brings,), size)
-    return SetSource(about, (archive,), folder)
+def _make_single(about: str, url: str, checksum: str, brings: str, folder: str = "") -> SetSource:
+    return SetSource(about, (Archive(url.rpartition("/")[2], (url,), checksum, (brings,)),), folder)
 
 
 _IMAGENET_C = {
@@ -81,9 +74,8 @@ ImageNet cannot be fetched without an account:
   1. Register at https://image-net.org, accept its terms, and download ILSVRC2012_img_val.tar (6.3 GB,
      md5 29b22e2961454d5413ddabcf34fc5622).
   2. mkdir -p {root}/imagenet/val && tar -xf ILSVRC2012_img_val.tar -C {root}/imagenet/val
-  3. Put LOC_val_solution.csv (from Kaggle's ImageNet challenge) or imagenet_2012_validation_synset_labels.txt (one
-     class id per line, from the repository tensorflow/models) into {root}/imagenet, or sort the images into one
-     folder per class (n01440764, …). For imagenet-c-5000 this step is not needed.
+  3. Sort the images into one folder per class (n01440764, …), as the script valprep.sh of soumith/imagenetloader.torch
+     on GitHub does. For imagenet-c-5000 this step is not needed.
   4. lmr fetch imagenet --check {root}"""
 
 SOURCES: dict[str, SetSource] = {
@@ -91,7 +83,7 @@ SOURCES: dict[str, SetSource] = {
     "cifar100": SetSource("CIFAR-100, 170 MB", (_make_kriz(100, "eb9058c3a382ffc7106e4002c42a8d85"),)),
     "cifar10-c": SetSource(
         "CIFAR-10-C, 2.9 GB, CC-BY-4.0",
-        (_make_zenodo(2535967, "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499", ("CIFAR-10-C",), 2_918_471_680),),
+        (_make_zenodo(2535967, "CIFAR-10-C.tar", "56bf5dcef84df0e2308c6dcbcbbd8499", ("CIFAR-10-C",)),),
     ),
     "cifar100-c": SetSource(
         "CIFAR-100-C, 2.9 GB, CC-BY-4.0",
@@ -120,7 +112,6 @@ SOURCES: dict[str, SetSource] = {
         "https://huggingface.co/datasets/songweig/imagenet_sketch/resolve/main/data/ImageNet-Sketch.zip",
         "sha256:4d3ce6b82a7c48aabf14aeac105eb533e75707f152cc858f55bfc022031a72ed",
         "sketch",
-        7_593_573_012,
         folder="imagenet-sketch",
     ),
     "imagenet-v2": _make_single(
@@ -128,6 +119,5 @@ SOURCES: dict[str, SetSource] = {
         "https://huggingface.co/datasets/vaishaal/ImageNetV2/resolve/main/imagenetv2-matched-frequency.tar.gz",
         "sha256:f0c37fdf925916b19ea1323cd9a2208cdb6959ba2c32eef2a7fc393835c9ca7c",
         "imagenetv2-matched-frequency-format-val",
-        1_264_079_360,
     ),
 }
