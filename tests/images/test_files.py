@@ -230,6 +230,46 @@ def test_a_truncated_file_is_unreadable(tmp_path: Path, extension: str, share: f
     assert len(str(caught.value)) < 200 + len(str(path))
 
 
+def make_noise(kind: str, **options: object) -> bytes:
+    """An image that ends in noise, so that blocks without data show."""
+    noise = np.random.default_rng(0).integers(0, 256, (120, 200, 3)).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).convert(kind).save(file, "JPEG", **options)
+    return file.getvalue()
+
+
+JPEGS: list[tuple[str, dict[str, object]]] = [
+    ("RGB", {}),
+    ("RGB", {"subsampling": 0, "quality": 95, "optimize": True}),
+    ("RGB", {"progressive": True}),
+    ("RGB", {"restart_marker_rows": 1}),
+    ("L", {}),
+    ("L", {"progressive": True}),
+    ("CMYK", {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), JPEGS)
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_cut_jpeg_with_an_end_marker_is_unreadable(kind: str, options: dict[str, object], share: float) -> None:
+    content = make_noise(kind, **options)
+    assert decode_image(content).size == (200, 120)
+    head = content.index(b"\xff\xda") + 20
+    cut = content[: head + int((len(content) - head) * share)]
+    with pytest.raises(UnreadableImage, match="is incomplete"):
+        decode_image(cut + b"\xff\xd9")
+
+
+@pytest.mark.parametrize(("kind", "options"), JPEGS)
+def test_a_jpeg_may_end_in_grey(kind: str, options: dict[str, object]) -> None:
+    values = np.full((120, 200, 3), 128, np.uint8)
+    values[:40] = np.random.default_rng(0).integers(0, 256, (40, 200, 3))
+    file = io.BytesIO()
+    Image.fromarray(values).convert(kind).save(file, "JPEG", **options)
+    assert decode_image(file.getvalue()).size == (200, 120)
+    assert decode_image(file.getvalue() + b"a film behind the photograph").size == (200, 120)
+
+
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n"
 
 

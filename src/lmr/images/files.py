@@ -183,6 +183,7 @@ def decode_image(
         with muted_pillow(), Image.open(io.BytesIO(content), formats=formats) as image:
             _refuse_bomb(image, max_pixels)
             image.load()
+            _refuse_cut(layout, content, image)
             converted = _convert_to_rgb(image)
             turn = _UPRIGHT.get(_read_orientation(image)) if upright else None
     except UnreadableImage as error:
@@ -286,11 +287,15 @@ class Layout:
 
     parts: int = 0
     scans: int = 0
+    end: int = 0  # where the end marker of a Huffman-coded JPEG begins; 0 if there is none
+    lacks_scans: bool = False  # True if the scans of a JPEG leave out coefficients that its frame announces
 
 
 _JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 _MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])")  # in the data of a scan 0xff is escaped, or restarts it
 _END, _SCAN, _BARE = b"\xd9", b"\xda", (b"\x01", b"\xd8")  # markers; those without a length
+_FRAMES, _PROGRESSIVE = (b"\xc0", b"\xc1", b"\xc2"), b"\xc2"  # markers of Huffman-coded frames
+_COEFFICIENTS = 64  # of a block
 
 
 def read_layout(content: bytes) -> Layout:
@@ -298,21 +303,69 @@ def read_layout(content: bytes) -> Layout:
 
     A marker in the data of a JPEG ends a scan for the decoder, too, so that no scan can be hidden from this count.
     """
-    parts = scans = place = 0
+    parts = scans = place = end = 0
+    missing: dict[int, set[int]] = {}  # coefficients that no scan has completed, by component
+    frame = b""
     if content.startswith(_JPEG):
         place = len(_JPEG)
         while parts <= MANY_PARTS and scans <= MOST_SCANS and (found := _MARKER.search(content, place)):
             place = found.end()
             if found[1] == _END:
+                end = found.start() if frame else 0
                 break
-            place += 0 if found[1] in _BARE else int.from_bytes(content[place : place + 2], "big")
+            length = 0 if found[1] in _BARE else int.from_bytes(content[place : place + 2], "big")
+            body = content[place + 2 : place + length]
+            if found[1] in _FRAMES:
+                frame = found[1]
+                missing = {component: set(range(_COEFFICIENTS)) for component in body[6::3]}
+            elif found[1] == _SCAN:
+                _strike_out(missing, body, frame == _PROGRESSIVE)
+            place += length
             parts, scans = parts + 1, scans + (found[1] == _SCAN)
     elif content.startswith(_PNG):
         place = len(_PNG)
         while parts <= MANY_PARTS and place < len(content):
             place += 12 + int.from_bytes(content[place : place + 4], "big")  # a length, a name, data, a checksum
             parts += 1
-    return Layout(parts, scans)
+    return Layout(parts, scans, end, end > 0 and any(missing.values()))
+
+
+def _strike_out(missing: dict[int, set[int]], header: bytes, progressive: bool) -> None:
+    """Remove the coefficients that a scan completes; ``header`` is the body of its segment."""
+    if len(header) < 4 or len(header) != 2 * header[0] + 4:
+        return  # the decoder refuses it
+    first, last, bits = header[-3:]
+    for component in header[1:-3:2]:
+        if not progressive:
+            missing.pop(component, None)
+        elif component in missing and not bits & 0x0F:  # otherwise a later scan refines them
+            missing[component].difference_update(range(first, last + 1))
+
+
+_GREY = (127, 128)  # what a decoder makes of blocks without data, in each band; one less in the inverted ones of CMYK
+_FILLER = bytes(range(255)) * 16  # data of a scan, without a marker
+
+
+def _refuse_cut(layout: Layout, content: bytes, image: Image.Image) -> None:
+    """Refuse a JPEG whose data end before its last block: the decoder fills the rest with grey and says nothing.
+
+    An image may well end in grey. So it is decoded again with other data before its end marker: nothing reads these
+    if the image is complete.
+    """
+    if layout.lacks_scans:
+        raise UnreadableImage("the file is incomplete: it is a JPEG without its last scans")
+    last = image.getpixel((image.width - 1, image.height - 1)) if layout.end else None
+    if last is None or not all(value in _GREY for value in (last if isinstance(last, tuple) else (last,))):
+        return
+    filled = content[: layout.end] + _FILLER + content[layout.end :]
+    try:
+        with Image.open(io.BytesIO(filled), formats=("JPEG",)) as other:
+            other.load()
+            complete = image.tobytes() == other.tobytes()
+    except (OSError, SyntaxError):
+        complete = False
+    if not complete:
+        raise UnreadableImage("the file is incomplete: its data end before the last block of the image")
 
 
 def _explain(error: Exception, formats: tuple[str, ...] = FORMATS, max_pixels: int | None = None) -> str:
