@@ -28,7 +28,7 @@ from lmr.models import Backbone, load
 
 DESCRIPTION = """\
 Make frames of a camera from photographs, with noise of the sensor, and answer them with and without reuse. The answers
-are those of the frozen model 'photo' with the classes of CIFAR-10. A scene is one photograph.
+are those of the frozen model 'photo'. A scene is one photograph.
 
   still    nothing but noise
   light    the light changes by 30 % and back, once in a stream
@@ -44,7 +44,8 @@ with less than 1 % of unsteady frames are steady."""
 EXAMPLES = """\
 examples:
   python -m lab.reuse photographs --seeds 0 1 --noise 2 5
-  python -m lab.reuse photographs --kinds still --frames 3000 --seeds 2 --noise 3"""
+  python -m lab.reuse photographs --kinds still --frames 3000 --seeds 2 --noise 3
+  python -m lab.reuse pacs/photo/dog pacs/photo/horse --labels dog horse"""
 
 SIDE, RATE = 64, 5  # pixels of a frame, and frames a second
 BATCH = 8
@@ -102,9 +103,9 @@ def _make_stream(kind: str, options: argparse.Namespace, backbone: Backbone) -> 
             return torch.cat([backbone.preprocess(batch.images) for batch in stream])
 
         return read_bursts
-    found = list_images([options.folder])
+    found = list_images(options.folders)
     if len(found) < 2:
-        raise LmrError(f"Expected a folder with at least two photographs, got {str(options.folder)!r}.")
+        raise LmrError(f"Expected at least two photographs, got {len(found)}.")
     size = (2 * SIDE, SIDE)
     pictures = [np.asarray(open_image(path).resize(size, Image.Resampling.BICUBIC), float) for path in found[::7]]
 
@@ -122,7 +123,7 @@ def _average(found: Sequence[Finding], key: str) -> str:
 def run(options: argparse.Namespace) -> None:
     """Measure all streams and print a line of a table for each kind and noise."""
     backbone = load()
-    classifier = backbone.classifier(read_list("cifar10"))
+    classifier = backbone.classifier(options.labels or read_list("cifar10"))
     print("| stream | noise | streams | saved | changed | unsteady | steady streams | saved in these |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for kind in options.kinds:
@@ -141,7 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     parser = build_parser("reuse", DESCRIPTION, EXAMPLES)
     add = parser.add_argument
-    add("folder", type=Path, metavar="FOLDER", help="a folder of photographs, of which every seventh is used")
+    add("folders", type=Path, nargs="+", metavar="FOLDER", help="photographs, of which every seventh is used")
+    add("--labels", nargs="+", metavar="NAME", help="class names (default: those of CIFAR-10)")
     kinds = ["still", "light", "object", "cuts", "pan", "bursts"]
     add("--kinds", nargs="+", choices=kinds, default=kinds, help="kinds of streams (default: all)")
     add("--frames", type=int, default=600, metavar="N", help="frames of a stream (default: 600, two minutes)")

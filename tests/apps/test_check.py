@@ -15,7 +15,16 @@ import torch
 from PIL import Image
 
 import lmr
-from lmr.apps.check import DEFAULT, OPTION, TEACHING, CheckReport, SettingResult, check_folder
+from lmr.apps.check import (
+    DEFAULT,
+    OPTION,
+    TEACHING,
+    CheckReport,
+    SettingResult,
+    _choose_second,
+    _Run,
+    check_folder,
+)
 from lmr.apps.predict import run as run_file
 from lmr.apps.predict.options import CheckOptions, PredictOptions
 from lmr.apps.predict.taught import predict_taught
@@ -43,12 +52,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (
+            "steady",
+            [
+                "frozen model",
+                "steady",
+                "steady, equal shares, one pass",
+                "shares of the labels, one pass",
+                "LMR, one pass",
+            ],
+        ),
+        ("tent(lr=0.01)", ["frozen model", "tent, one pass", "tent, two passes", "LMR, one pass"]),
+    ],
+)
 def test_every_setting_has_the_accuracy_of_its_command(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    method: str, settings: list[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = check_folder(folder, CheckOptions(batch_size=4))
-    names = [one.name for one in report.settings]
-    assert (len(names), names[0], names[-1]) == (7, "frozen model", "11 labels")
+    report = check_folder(folder, CheckOptions(batch_size=4, method=method))
+    assert [one.name for one in report.settings] == [*settings, "11 labels"]
     judged = sorted((path for path in folder.rglob("*.png")), key=lambda path: int("0" + re.sub(r"\D", "", path.stem)))
     judged = [path for path in judged if path.stem != "broken"]
     assert report.settings[0].difference.images == 13
@@ -61,9 +85,25 @@ def test_every_setting_has_the_accuracy_of_its_command(
             answers = [row["label"] == Path(row["path"]).parent.name for row in csv.DictReader(file)]
         assert 0 <= sum(answers) - round(13 * one.accuracy) <= 11  # thirteen of the images judge
     capsys.readouterr()
-    assert main(["check", str(folder), "--batch-size", "4"]) == 0
+    assert main(["check", str(folder), "--batch-size", "4", "--method", method]) == 0
     assert capsys.readouterr().out == f"{report}\n"
     assert "1 images could not be read" in report.title
+
+
+def test_default_and_the_best_setting_get_a_second_pass() -> None:
+    method = lmr.create("zeroshot", lmr.load().classifier(CLASSES))
+    answers: dict[tuple[str, ...], list[str | None]] = {
+        ("frozen",): ["cat", "cat", "cat"],
+        (): ["cat", "ship", "cat"],
+        ("good",): ["cat", "ship", "truck"],
+        ("bad",): ["ship", "ship", "cat"],
+    }
+    runs = {name: _Run(method, 2, 3, [labels]) for name, labels in answers.items()}
+    runs["frozen",].passes = 1
+    assert _choose_second(runs, ["cat", "ship", "truck"]) == [runs[()], runs["good",]]
+    assert _choose_second(runs, ["cat", "ship", None]) == [runs[()]]
+    runs["good",].adapted = 0
+    assert _choose_second(runs, ["cat", "ship", "truck"]) == [runs[()]]
 
 
 def test_images_are_encoded_once_and_in_the_order_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

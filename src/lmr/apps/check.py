@@ -1,14 +1,15 @@
 """``lmr check``: which setting of ``lmr predict`` is the most accurate on a folder of labelled images?
 
 All settings answer the images side by side, in the order of the file names or times, so that each image is opened once
-in a pass, and the frozen model encodes it once. Of images in sub-folders twenty teach and the others judge. Those in a
-file of labels all judge, each by what the others teach.
+in a pass, and the frozen model encodes it once. Only the default and the most accurate setting get a second pass. Of
+images in sub-folders twenty teach and the others judge. Those in a file of labels all judge, each by what the others
+teach.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -44,7 +45,9 @@ TAUGHT = 20  # labels that teach; at most half of them
 PSEUDO = 8.0  # images, spread evenly over the classes, that are added to counted labels
 MOST_MORE = 1000  # labels that are worth asking for
 ELSE = "openai/clip-vit-base-patch16"  # the model to try where the embedded one fails
-FROZEN, LABELS = "frozen model", "labels"
+FROZEN = "frozen model"
+LABELS = ("labels",)  # in place of the options of a setting
+ONE_PASS = ("--passes", "1")
 DEFAULT, OPTION, TEACHING, WORSE = range(4)  # what a setting needs
 
 
@@ -158,9 +161,10 @@ class _Run:
             self.biased = offset is not None and bool(offset.any())
             self.method.rewind()
 
-    def goes_on(self, number: int) -> bool:
-        """Return whether a pass can change anything."""
-        return number == 1 or (number <= self.passes and self.adapted > 0)
+    @property
+    def goes_on(self) -> bool:
+        """Whether a second pass can change anything."""
+        return self.passes > 1 and self.adapted > 0
 
 
 def check_folder(folder: AnyPath, options: CheckOptions) -> CheckReport:
@@ -178,31 +182,30 @@ def check_folder(folder: AnyPath, options: CheckOptions) -> CheckReport:
     held_out = options.truth is not None  # all labels teach, and each is judged by what the others teach
     taught = set[int]() if held_out else _choose_taught(found)
     runs = _prepare(labeller, _count_shares(found, taught, classes) if not options.prior else None)
-    readable = _answer(labeller, found.paths, runs)
+    truth = {place: classes[k] for place, k in enumerate(found.labels) if k != NONE and place not in taught}
+    readable = _answer(labeller, found.paths, runs, truth)
     places = [place for place in readable if found.labels[place] != NONE]
     judged = np.array([place not in taught for place in places])
     if not judged.any():
         raise LmrError(f"None of the {len(found.paths)} images with a label can be answered; check the files.")
     row = {place: k for k, place in enumerate(readable)}
     picked = [row[place] for place in places]
-    truth = np.array([classes[found.labels[place]] for place in places])
-    answers = {
-        (name, more): np.array(labels, dtype=object)[picked] for name, more, labels in _list_answers(runs, labeller)
-    }
+    shown = np.array([classes[found.labels[place]] for place in places])
+    answers = {(name, more): np.array(labels, dtype=object)[picked] for name, more, labels in _list_answers(runs)}
     teach = torch.tensor([row[k] for k in (places if held_out else taught) if k in row], dtype=torch.long)
     if len(teach) > held_out:
         known = torch.tensor([found.labels[readable[k]] for k in teach.tolist()])
-        labels = [classes[k] for k in _answer_labelled(runs[""], teach, known, held_out)]
+        labels = [classes[k] for k in _answer_labelled(runs[()], teach, known, held_out)]
         answers[f"{len(teach)} labels", LABELS] = np.array(labels, dtype=object)[picked]
     frozen = next(iter(answers.values()))[judged]
-    efforts = {"": DEFAULT, LABELS: TEACHING}
+    efforts = {(): DEFAULT, LABELS: TEACHING}
     settings = tuple(
         _judge(
-            name, _write(folder, given, options, more), efforts.get(more, OPTION), labels[judged], frozen, truth[judged]
+            name, _write(folder, given, options, more), efforts.get(more, OPTION), labels[judged], frozen, shown[judged]
         )
         for (name, more), labels in answers.items()
     )
-    kinds, counts = np.unique(truth[judged], return_counts=True)
+    kinds, counts = np.unique(shown[judged], return_counts=True)
     unreadable = len(found.paths) - len(readable)
     title = (
         f"{os.fspath(folder)}: {judged.sum()} images judged, {len(kinds)} of {len(classes)} classes, in the order of "
@@ -253,28 +256,30 @@ def _count_shares(found: Labelled, taught: set[int], classes: Sequence[str]) -> 
     return {name: round((n + PSEUDO / len(classes)) / total, 3) for name, n in counts.items() if n}
 
 
-def _prepare(labeller: Labeller, shares: dict[str, float] | None) -> dict[str, _Run]:
+def _prepare(labeller: Labeller, shares: dict[str, float] | None) -> dict[tuple[str, ...], _Run]:
     """Return the methods by the options that choose them; ``shares`` is None where ``--prior`` is given."""
     options, (plain, *_, published) = labeller.options, expand_methods("paper")
     classifier = Remembered(labeller.classifier, every=True)
-    specs = {f"--method {plain}": plain, "": options.method}
+    specs: dict[tuple[str, ...], str] = {("--method", plain): plain, (): options.method}
     if shares is not None and takes_shares(find_addressed(options.method)):
         text = ",".join(f"{name}={share:g}" for name, share in shares.items())
-        specs |= {"--prior uniform": add_prior(options.method, "uniform", options.names)}
-        specs |= {f"--prior {text}": add_prior(options.method, shares, options.names)} if shares else {}
+        specs |= {("--prior", "uniform"): add_prior(options.method, "uniform", options.names)}
+        specs |= {("--prior", text): add_prior(options.method, shares, options.names)} if shares else {}
     if find_addressed(options.method).name != published:
-        specs |= {f"--method {published}": published}
+        specs |= {("--method", published): published}
     runs = {}
     for more, spec in specs.items():
         method = create_suited(spec, classifier, unknown=options.unknown)
         remembers = method.memory_span == "stream" and spec != plain
         runs[more] = _Run(method, options.passes if remembers else 1)
-    runs[""].logits = []
+    runs[()].logits = []
     return runs
 
 
-def _answer(labeller: Labeller, paths: Sequence[Path], runs: dict[str, _Run]) -> list[int]:
-    """Let all methods answer all images, in as many passes as they need; return the places of readable ones."""
+def _answer(
+    labeller: Labeller, paths: Sequence[Path], runs: dict[tuple[str, ...], _Run], truth: Mapping[int, str]
+) -> list[int]:
+    """Let all methods answer all images, and some once more; return the places of readable ones."""
     run, readable = labeller.prepare(None, None), list[int]()
     classifier, numbers = labeller.classifier, {os.path.abspath(path): place for place, path in enumerate(paths)}
 
@@ -290,7 +295,7 @@ def _answer(labeller: Labeller, paths: Sequence[Path], runs: dict[str, _Run]) ->
                     yield [numbers[place.key[0]] for place, _ in good], images
 
     for number in (1, 2):
-        active = [one for one in runs.values() if one.goes_on(number)]
+        active = list(runs.values()) if number == 1 else _choose_second(runs, [truth.get(place) for place in readable])
         if not active:
             break
         with show_progress(f"pass {number}", len(paths)) as bar:
@@ -305,18 +310,28 @@ def _answer(labeller: Labeller, paths: Sequence[Path], runs: dict[str, _Run]) ->
     return readable
 
 
-def _list_answers(runs: dict[str, _Run], labeller: Labeller) -> Iterator[tuple[str, str, list[str | None]]]:
+def _choose_second(runs: Mapping[tuple[str, ...], _Run], truth: Sequence[str | None]) -> list[_Run]:
+    """Return what gets a second pass: the default, and the most accurate other setting if it is better."""
+
+    def count_right(run: _Run) -> int:
+        return sum(label == name for label, name in zip(run.labels[0], truth, strict=True) if name is not None)
+
+    best = max(runs.values(), key=count_right)
+    return [run for more, run in runs.items() if run.goes_on and (not more or run is best)]
+
+
+def _list_answers(
+    runs: Mapping[tuple[str, ...], _Run],
+) -> Iterator[tuple[str, tuple[str, ...], list[str | None]]]:
     """Yield the name of each setting, the options of ``lmr predict``, and the label of every readable image."""
     for k, (more, run) in enumerate(runs.items()):
-        method = run.method.name
-        name = {0: FROZEN, 1: method}.get(k, run.method.card.label)
-        if more.startswith("--prior"):
-            name = f"{runs[''].method.name}, equal shares" if more.endswith(" uniform") else "shares of the labels"
-        if run.passes == 2 and k == 1:
-            yield f"{name}, one pass", "--passes 1", run.labels[0]
-            yield f"{name}, two passes", more, run.labels[-1]
-        else:
-            yield name, more, run.labels[-1]
+        name = {0: FROZEN, 1: run.method.name}.get(k, run.method.card.label)
+        if more[:1] == ("--prior",):
+            name = f"{runs[()].method.name}, equal shares" if more[1] == "uniform" else "shares of the labels"
+        if run.goes_on:
+            yield f"{name}, one pass", (*more, *ONE_PASS), run.labels[0]
+        if not run.goes_on or len(run.labels) > 1:
+            yield f"{name}, two passes" if run.goes_on else name, more, run.labels[-1]
 
 
 def _answer_labelled(own: _Run, teach: Tensor, labels: Tensor, held_out: bool) -> list[int]:
@@ -347,10 +362,10 @@ def _judge(
     return SettingResult(name, command, float(ours.mean()), difference, float((labels != frozen).mean()), effort)
 
 
-def _write(folder: AnyPath, given: PredictOptions, options: PredictOptions, more: str) -> str:
+def _write(folder: AnyPath, given: PredictOptions, options: PredictOptions, more: tuple[str, ...]) -> str:
     """Return the command that uses a setting. Sub-folders are labels as they are."""
     if more != LABELS:
-        return write_command("predict", [folder], given, *more.split(maxsplit=1))
+        return write_command("predict", [folder], given, *more)
     return write_command("predict", [folder], given, *(_truth_words(options) or ["--truth", os.fspath(folder)]))
 
 

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -118,7 +119,7 @@ class WorkerPool:
 
     def _start(self, number: int) -> _Worker:
         ours, theirs = multiprocessing.Pipe()
-        with _limit_threads(self.threads), _ignore_interrupts():
+        with _limit_threads(self.threads), _hold_interrupts():
             given = (theirs, self.folder, self.threads, self.save_seconds, dict(os.environ))
             process = _find_context().Process(target=serve, args=given, name=f"worker {number}")
             process.start()
@@ -185,17 +186,20 @@ def _limit_threads(threads: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """Let processes that are started within this context ignore Ctrl-C from their first moment."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread: the worker ignores it itself, a little later
+def _hold_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back until the end of this context, and for good in processes that are started within it.
+
+    The first worker takes a second to start. If Ctrl-C were ignored meanwhile, it would be lost.
+    """
+    if sys.platform == "win32":
         yield
         return
+    resource_tracker.ensure_running()  # its start would let signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def serve(
