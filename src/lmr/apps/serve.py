@@ -24,7 +24,7 @@ from lmr.apps.precision import LoadedModel, load_model
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
-from lmr.core.foreign_text import hide_password, make_printable
+from lmr.core.foreign_text import make_printable
 from lmr.core.method import Method
 from lmr.core.registry import find_addressed
 from lmr.core.reused import Reused
@@ -122,14 +122,12 @@ def serve_classifier(
     from lmr.service.app.log import write_json_log
     from lmr.service.app.server import Server
     from lmr.service.app.service import LiveService
-    from lmr.service.notify import Notifier, check_address
 
     where = where or ServerOptions()
     token = choose_token(where.host, where.token_file)
     publisher = None
     if where.mqtt is not None:
         publisher = MqttPublisher(MqttAddress.read(where.mqtt, where.mqtt_password_file), plan.options.model)
-    address = None if where.notify is None else check_address(where.notify, (where.notify_host or "").split(","))
     service = LiveService(plan.settings)
     server = Server(make_app(service, token=token), where.host, where.port, on_stop)
     ending = contextlib.ExitStack()
@@ -150,11 +148,6 @@ def serve_classifier(
             publisher.start(engine.is_gone)
             ending.callback(publisher.close)
             report(f"answers are published at {publisher.address}")
-        if address is not None:
-            notifier = Notifier(address)
-            service.event_listeners.append(notifier.add)
-            ending.callback(notifier.close)
-            report(f"events are posted to {hide_password(address)}")
         classify = partial(plan.classify, backbone)
         service.install(engine, backbone.preprocess, backbone.name, backbone.facts, classify)
         title = addresses.describe_store(where.store)

@@ -51,7 +51,6 @@ class LiveService:
         self.stopping = threading.Event()
         self.frames = RecentFrames() if settings.show_frames else None
         self.recent: deque[ServiceEvent] = deque(maxlen=_RECENT)
-        self.event_listeners: list[Callable[[ServiceEvent], object]] = []  # called with each event, and must not wait
         self._noted = 0  # the change up to which events were counted and logged
         self._is_loaded = False
         self._changing = threading.Lock()  # held while the classes are changed
@@ -125,8 +124,6 @@ class LiveService:
             if event.replica:  # it is counted and logged there
                 continue
             self.metrics.add_event(event)
-            for listener in self.event_listeners:
-                listener(event)
             LOGGER.info("event", extra={"fields": {"event": asdict(event)}})
         return self._noted
 
