@@ -41,8 +41,7 @@ class ServiceSettings:
     max_wait_ms: float = 5.0
     queue_images: int = 256  # images that may wait; further requests are told to come back later, with 429
     queue_per_stream: int = 8  # requests of one stream that may wait
-    timeout_ms: float = 30_000.0  # a request that waited longer is refused; its X-Timeout-Ms may be shorter
-    drain_s: float = 30.0  # to finish the queue after SIGTERM or Ctrl-C
+    timeout_ms: float = 30_000.0  # a request that waited longer is refused
     keys_per_stream: int = 64  # answers that are kept for retries
     note: str = ""  # what the page says at its head
 
@@ -60,7 +59,7 @@ class ServiceSettings:
             )
 
 
-_MAY_BE_ZERO = ("max_wait_ms", "interval_s", "drain_s", "keys_per_stream", "show_frames")
+_MAY_BE_ZERO = ("max_wait_ms", "interval_s", "keys_per_stream", "show_frames")
 
 
 @dataclass(frozen=True)

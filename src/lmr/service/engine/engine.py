@@ -12,12 +12,11 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, get_args
 
-from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.labelled import RECENT, Labelled
 from lmr.core.log import LOGGER
@@ -28,11 +27,9 @@ from lmr.service.engine.camera import is_silent
 from lmr.service.engine.changes import ChangeLog
 from lmr.service.engine.committer import Committer
 from lmr.service.engine.delivery import Delivery, replay
-from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.records import DELETED, StepNote, StreamRecord
 from lmr.service.engine.requests import (
     BadInput,
-    CannotDo,
     ComputeFailed,
     DeadlinePassed,
     NotReady,
@@ -58,9 +55,8 @@ from lmr.service.engine.status import (
 from lmr.service.engine.worker import Worker
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.addresses import StateStore
-from lmr.service.store.sql_store import CLASSES
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.stored_types import StoreError, Transaction
+from lmr.service.store.stored_types import StoreError
 
 FOLLOW = 1.0  # seconds for which the events of other engines are awaited
 RECOUNT = 5.0  # seconds after which a store is measured again
@@ -100,10 +96,9 @@ class Engine:
         self._committer = Committer(self._store, settings, clock, self._changed, self._log, self._delivery)
         self._worker = Worker(method, names, settings, self._store, clock)
         self._computing: list[Job] = []
-        self._phase: EngineState = "loading"
+        self._phase: EngineState = "new"
         self._blocked = False  # True if a batch is due that finds no row
         self._use_threads = threads
-        self._serving = threading.Lock()  # held while a batch is computed, or while the classes are changed
         self._compute_thread = threading.Thread(target=self._run_compute, name="lmr-compute", daemon=True)
         self._store_thread = threading.Thread(target=self._committer.run, name="lmr-store", daemon=True)
         self._follow_thread = threading.Thread(target=self._run_follow, name="lmr-follow", daemon=True)
@@ -113,7 +108,7 @@ class Engine:
     def start(self) -> None:
         """Start the compute thread and the store thread."""
         with self._changed:
-            if self._phase != "loading":
+            if self._phase != "new":
                 raise LmrError("The engine was started before; make a new one.")
             self._phase = "ready"
         if self._use_threads:
@@ -185,55 +180,19 @@ class Engine:
         return self._submit_task(stream, StreamTask("write", content))
 
     def add_labels(
-        self, stream: str, seq: int, labels: Sequence[str | None] | Mapping[int, str], *, teach: bool = True
+        self, stream: str, seq: int, labels: Sequence[str | None], *, teach: bool = True
     ) -> Future[StreamStatus]:
-        """Add true labels of the images of request ``seq``: of all, None where unknown, or of some by their positions.
+        """Add the true labels of the images of request ``seq``, None where unknown.
 
-        Another label of an image replaces the first.
-
-        They enter the running accuracy. With ``teach`` the stream learns them, too: labels of its last 128 images,
-        and of those that were asked for, correct its answers. Older ones enter the class shares of a method that counts
-        them.
+        Another label of an image replaces the first. They enter the running accuracy. With ``teach`` the stream learns
+        them, too: labels of its last 128 images, and of those that were asked for, correct its answers. Older ones
+        enter the class shares of a method that counts them.
         """
-        given = dict(labels if isinstance(labels, Mapping) else enumerate(labels))
-        known = {place: name for place, name in given.items() if name is not None}
-        count = None if isinstance(labels, Mapping) else len(labels)
-        return self._submit_task(stream, StreamTask("label", seq=seq, labels=known, count=count, teach=teach))
+        return self._submit_task(stream, StreamTask("label", seq=seq, labels=tuple(labels), teach=teach))
 
     def ask_labels(self, stream: str, images: Sequence[QueuedImage]) -> Future[list[QueuedImage]]:
         """Remember images of ``list_unlabelled`` until 32 others are asked for; return those that are still there."""
         return self._submit_task(stream, StreamTask("ask", images=tuple(images)))
-
-    def change_classes(self, classifier: ZeroShot, names: Sequence[str]) -> None:
-        """Answer with other classes from the next batch on; the states of all streams follow the names.
-
-        States in memory are carried over now, and stored ones when they are read. If anything fails, nothing changed.
-        """
-        if self._store.shared:
-            raise CannotDo("The classes cannot be changed in a store that services can share; start them with others.")
-        with self._serving:
-            with self._changed:
-                self._check_ready()
-                if self._committer.failure:
-                    raise StoreFailed(self._committer.failure)
-            try:
-                method = self.method.with_classes(classifier)
-            except LmrError as error:
-                raise CannotDo(str(error)) from error
-            new, gone = (sorted({*one} - {*other}) for one, other in ((names, self.names), (self.names, names)))
-            message = f"An operator changed the classes: {_list_names(new)} new, {_list_names(gone)} removed."
-            counts = f"{len(self.names)} classes", f"{len(names)} classes"
-            with self._changed:
-                event = ServiceEvent(self._log.take_number(), time.time(), "", "service", *counts, message)
-            classes = describe_identity(method)[CLASSES], list(names)
-            try:
-                self._store.commit(Transaction(events=[event.store()], classes=classes))
-            except StoreError as error:
-                raise StoreFailed(f"The store cannot be written ({error}); the classes are as before.") from error
-            with self._changed:
-                self.method, self.names = method, list(names)
-                self._worker.use(method, names)
-                self._log.publish([event], [])
 
     # Reading.
 
@@ -378,31 +337,12 @@ class Engine:
         """
         self._delivery.result_listeners.append(callback)
 
-    # The end.
-
-    def drain(self, seconds: float) -> bool:
-        """Accept no more requests and finish the queued ones; return False if some took too long and were refused."""
-        with self._changed:
-            if self._phase != "closed":
-                self._phase = "draining"
-            self._changed.notify_all()
-            if self._use_threads and self._compute_thread.is_alive():
-                done = self._changed.wait_for(self._is_idle, seconds)
-            else:
-                end = self.clock() + seconds
-                while not self._is_idle() and self.clock() <= end and self.run_once():
-                    pass
-                done = self._is_idle()
-            left = self._scheduler.clear()
-        self._delivery.refuse(left, NotReady("The service is being stopped; try again later."))
-        return done
-
     def close(self) -> None:
         """Refuse queued requests, finish and commit the others, end the threads and close the store."""
         with self._changed:
             if self._phase == "closed":
                 return
-            started, self._phase = self._phase != "loading", "closed"
+            started, self._phase = self._phase != "new", "closed"
             left = self._scheduler.clear()
             self._changed.notify_all()
         self._delivery.refuse(left, NotReady("The service has been stopped."))
@@ -454,7 +394,7 @@ class Engine:
 
     def _check_ready(self) -> None:
         if self._phase != "ready":
-            raise NotReady(f"The service is {self._phase}; try again later.")
+            raise NotReady("The service has been stopped.")
 
     def _submit_task(self, stream: str, task: StreamTask) -> Future[Any]:
         future: Future[Any] = Future()
@@ -550,8 +490,7 @@ class Engine:
         self._delivery.refuse(batch.late, DeadlinePassed("The deadline passed in the queue; nothing was adapted."))
         try:
             if batch.jobs:
-                with self._serving:
-                    self._worker.serve(batch)
+                self._worker.serve(batch)
                 if batch.store_error is not None and self._store.shared:
                     self._committer.degrade(batch.store_error)
                 with self._changed:
@@ -559,8 +498,7 @@ class Engine:
                     self._computing = []
                 self._committer.take(batch)
             if batch.flush:
-                with self._serving:
-                    self._committer.flush(self._worker.pack)
+                self._committer.flush(self._worker.pack)
         except Exception as error:
             LOGGER.exception("A batch failed")
             self._delivery.fail(batch.jobs, ComputeFailed(f"The engine failed: {error!r}."))
@@ -593,14 +531,6 @@ class Engine:
         with self._changed:
             waiting = self._scheduler.count(record.stream)
             return record.describe(record.stream in self._worker.residents, waiting)
-
-    def _is_idle(self) -> bool:
-        return not (self._scheduler.requests or self._computing) and self._committer.is_idle
-
-
-def _list_names(names: Sequence[str]) -> str:
-    few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    return f"{len(names)} ({few})" if names else "none"
 
 
 def _check_method(method: Method | Wrapper, names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from lmr.service.json_text import JsonText
 from lmr.service.store.stored_types import StoredEvent
 
 EventKind = Literal["health", "camera", "operator", "label", "store", "service"]
-EngineState = Literal["loading", "ready", "degraded", "draining", "closed"]
+EngineState = Literal["new", "ready", "degraded", "closed"]
 
 UNWATCHED = "unwatched"  # the health of a stream whose method is not watched
 

@@ -99,17 +99,13 @@ class Worker:
     ) -> None:
         self.settings, self.store, self._clock = settings, store, clock
         self.residents = Residents(method.streams)
-        self.use(method, names)
+        self.method, self.names = method, list(names)
+        self._compute, self._packer = Compute(method, self.names), Packer(method)
+        self._classes = {name: k for k, name in enumerate(names)}
         self._durable = store.durable
         self._at_once = self._durable and settings.durability == "answer"
         self._may_delete = self._at_once and not store.shared  # also on a full disk, to make room
         self._most_notes = MOST_STEPS if self._durable and not self._at_once else FEW_NOTES
-
-    def use(self, method: Labelled, names: Sequence[str]) -> None:
-        """Serve with a method of these classes, whose rows hold the states of the residents."""
-        self.method, self.names = method, list(names)
-        self._compute, self._packer = Compute(method, self.names), Packer(method)
-        self._classes = {name: k for k, name in enumerate(names)}
 
     def serve(self, batch: Batch) -> None:
         """Compute all jobs of a batch, which are of different streams, and add their results to it."""
@@ -505,16 +501,17 @@ class Worker:
                 f"Stream {job.stream!r} has no request {task.seq} among its last {MOST_STEPS}; use the seq of one of "
                 "their answers."
             )
-        if task.count not in (None, note.count):
-            raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {task.count}.")
-        unknown = sorted({name for name in task.labels.values() if name not in self._classes})
+        if len(task.labels) != note.count:
+            raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {len(task.labels)}.")
+        labels = {place: name for place, name in enumerate(task.labels) if name is not None}
+        unknown = sorted({name for name in labels.values() if name not in self._classes})
         if unknown:
             name = repr(shorten(unknown[0]))
             raise BadInput(f"The classes of this service do not include {name}; use their names, or null.")
-        unread = sorted(task.labels.keys() - {*note.places})
+        unread = sorted(labels.keys() - {*note.places})
         if unread:
             raise BadInput(f"Image {unread[0]} of request {task.seq} has no answer; give null for it.")
-        truth = {k: task.labels[place] for k, place in enumerate(note.places) if place in task.labels}
+        truth = {k: labels[place] for k, place in enumerate(note.places) if place in labels}
         record, after = add_labels(resident.record, note, truth)
         if task.teach and note.seq > record.forgot:
             known = list(note.taught or [None] * len(note.answers))

@@ -39,11 +39,11 @@ class PostgresStore(SqlStore):
     shared = True
     lock_rows = " FOR UPDATE"
 
-    def __init__(self, url: str, identity: Mapping[str, str]) -> None:
+    def __init__(self, url: str, identity: Mapping[str, str], *, adopt: bool = False) -> None:
         self._psycopg = require("psycopg", "postgres", "A store in PostgreSQL")
         pool = require("psycopg_pool", "postgres", "A store in PostgreSQL")
         self._options = self._read_url(url)
-        super().__init__(_name(self._options), identity)
+        super().__init__(_name(self._options), identity, adopt=adopt)
         self._listener: psycopg.Connection[Any] | None = None
         self._seen: int | None = None  # the number of the last event of another engine
         self._check_connection()

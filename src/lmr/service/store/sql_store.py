@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lmr.core.errors import LmrError
-from lmr.service.store.schema import MIGRATIONS, OF_STREAM, VERSION, seal, unseal
+from lmr.service.store.schema import OF_STREAM, VERSION, seal, unseal
 from lmr.service.store.stored_types import (
     Claim,
     KeptAnswer,
@@ -30,7 +30,6 @@ from lmr.service.store.stored_types import (
 )
 
 CLASSES = "classes or prompts"  # the name of their digest in an identity
-GIVEN = "classes at the start"  # a fact of a store whose classes were changed
 NAMES = "names"  # the names of the classes, in JSON, which are told and not compared
 CHECKSUM = "checksum"  # the fact about all other facts
 MOST_EVENTS = 10_000  # kept of all streams
@@ -73,16 +72,16 @@ class SqlStore(abc.ABC):
     """States, records, kept answers and events of streams. A store that cannot be used raises StoreError.
 
     Writing is for one thread, reading for any. ``identity`` names the model, the classes and the method whose states
-    it holds, each under its name in a sentence; a store of another one is refused. ``title`` names the store in
-    messages, without a password.
+    it holds, each under its name in a sentence; a store of another one is refused, but for other classes with
+    ``adopt``. ``title`` names the store in messages, without a password.
     """
 
     durable = True  # False if the store is in memory and ends with the process
     shared = False  # True if several engines write it: then an engine asks it before it trusts its own memory
     lock_rows = ""  # what keeps selected rows from changing until the end of the transaction
 
-    def __init__(self, title: str, identity: Mapping[str, str]) -> None:
-        self.title, self.identity = title, dict(identity)
+    def __init__(self, title: str, identity: Mapping[str, str], *, adopt: bool = False) -> None:
+        self.title, self.identity, self.adopt = title, dict(identity), adopt
         self.replica = f"{socket.gethostname()}-{secrets.token_hex(2)}"  # tells this engine from others in events
 
     # A database.
@@ -161,12 +160,6 @@ class SqlStore(abc.ABC):
         query = "SELECT name, health, change, record FROM streams WHERE name > ? ORDER BY name LIMIT ?"
         return [(name, _make_record(*rest)) for name, *rest in self._read(query, after, limit)]
 
-    def read_classes(self) -> list[str] | None:
-        """Return the names of the classes, if they were changed since the store was created."""
-        query = "SELECT value FROM facts WHERE name = ? AND EXISTS (SELECT 1 FROM facts WHERE name = ?)"
-        found = self._read(query, NAMES, GIVEN)
-        return json.loads(found[0][0]) if found else None
-
     def summarise(self) -> StoreSummary:
         """Count the streams, and measure the store."""
         found = self._read("SELECT health, COUNT(*), MAX(change) FROM streams GROUP BY health")
@@ -188,10 +181,6 @@ class SqlStore(abc.ABC):
         _write_states(sql, {name: change.state for name, change in kept.items() if change.state is not None})
         _write_steps(sql, kept)
         _write_answers(sql, kept, keys)
-        if transaction.classes is not None:
-            digest, names = transaction.classes
-            facts = {GIVEN: self.identity.get(CLASSES, ""), CLASSES: digest, NAMES: json.dumps(names)}
-            _write_facts(sql, _read_facts(sql) | facts)
         self._write_events(sql, [event for event in transaction.events if event.stream not in refused])
         return refused
 
@@ -234,7 +223,7 @@ class SqlStore(abc.ABC):
     # A new store, or one from before.
 
     def _prepare(self, sql: Statements, tables: Collection[str], create: Iterable[str]) -> None:
-        """Create the tables of a new store, upgrade those of an older version, and refuse those of another model."""
+        """Create the tables of a new store, and refuse those of another model or of another version of lmr."""
         if not tables:
             for statement in create:
                 sql.run(statement)
@@ -250,24 +239,21 @@ class SqlStore(abc.ABC):
                 f"The store {self.title} is damaged: its facts do not have their checksum. Restore it from a copy, or "
                 "give another --store."
             )
-        if not min(MIGRATIONS) - 1 <= found <= VERSION:
+        if found != VERSION:
             raise LmrError(
                 f"The store {self.title} has format {found}, this lmr reads {VERSION}; use the lmr that "
                 "wrote it, or give another --store."
             )
         for name, value in self.identity.items():
-            if name != NAMES and value not in (stored.get(name), stored.get(GIVEN) if name == CLASSES else None):
+            if name != NAMES and value != stored.get(name) and not (name == CLASSES and self.adopt):
                 raise OtherIdentity(
                     f"The store {self.title} holds states of another {name}: {stored.get(name)}, not {value}. Serve "
                     "that one, or give another --store.",
                     name,
                     stored.get(NAMES if name == CLASSES else name, ""),
                 )
-        for number in range(found + 1, VERSION + 1):
-            for statement in MIGRATIONS[number]:
-                sql.run(statement)
-        if found < VERSION:
-            _write_facts(sql, {**stored, "version": str(VERSION)})
+        if self.adopt:
+            _write_facts(sql, stored | self.identity)
 
 
 def _read_facts(sql: Statements) -> dict[str, str]:
