@@ -119,7 +119,7 @@ def open_server(plan: ServingPlan, where: ServerOptions | None = None, *, report
         if broker is not None:
             publisher = MqttPublisher(broker, plan.options.model)
             engine.listen_results(publisher.add)
-            publisher.start(engine.is_gone)
+            publisher.start()
             ending.callback(publisher.close)
             report(f"answers are published at {broker}")
         service = LiveService(engine, backbone.preprocess, backbone.name, backbone.facts)
