@@ -224,7 +224,7 @@ class CameraFeed:
         images = [one.image if lossless or isinstance(one.image, Path) else _encode(one.image) for one in frames]
         answered = len(frames)
         try:
-            answer = self.client.step(self.stream, images, mode=self.options.mode, key=position.key)
+            answer = self.client.step(self.stream, images, key=position.key)
         except ServiceError as error:
             if error.status not in REFUSED_IMAGES or error.code == "key_reused":
                 raise

@@ -12,13 +12,7 @@ from urllib.parse import urlsplit
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
 from lmr.core.foreign_text import hide_password
-from lmr.service.client.errors import (
-    ServiceBusy,
-    ServiceError,
-    ServiceUnreachable,
-    StreamNotFound,
-    TokenRefused,
-)
+from lmr.service.client.errors import ServiceBusy, ServiceError
 from lmr.service.json_text import find_adapter
 from lmr.service.network import is_loopback
 from lmr.version import __version__
@@ -147,11 +141,11 @@ class Connection:
     def _describe_break(self, error: httpx.TransportError) -> ServiceError:
         reason = str(error) or type(error).__name__
         if isinstance(error, httpx.ReadTimeout):
-            return ServiceUnreachable(
+            return ServiceError(
                 f"The service at {self.url} did not answer in time ({reason}): give the client a longer timeout, or "
                 "check the queue on its page."
             )
-        return ServiceUnreachable(
+        return ServiceError(
             f"Cannot reach the service at {self.url} ({reason}): check the address, or start it with 'lmr serve'."
         )
 
@@ -163,9 +157,9 @@ class Connection:
         except (ValueError, KeyError, TypeError):  # a proxy in between may send anything
             code, message = "", f"{response.reason_phrase or 'no reason was given'}."
         if status == 401:
-            return TokenRefused(f"The service at {self.url} refused the token: {message}", status, code)
+            return ServiceError(f"The service at {self.url} refused the token: {message}", status, code)
         if status == 404:
-            return StreamNotFound(message, status, code)
+            return ServiceError(message, status, code)
         broken = status == 500 and not code  # from a proxy, whose replica has died; the service gives a code
         if (status in PASSING and code != NOT_POSSIBLE) or broken:
             return ServiceBusy(f"The service at {self.url} refused for now ({status}): {message}", status, code)

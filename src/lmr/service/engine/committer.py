@@ -43,7 +43,7 @@ class Committer:
     ) -> None:
         self._store, self._settings, self._clock, self._changed = store, settings, clock, changed
         self._log, self._delivery = log, delivery
-        self.at_intervals = store.durable and settings.durability == "interval"
+        self.at_intervals = settings.durability == "interval"
         self.epoch = 0  # counts failures
         self.stale: dict[str, int] = {}  # streams to read from the store, with the last epoch that is invalid
         self.failure = ""  # why the store cannot be written

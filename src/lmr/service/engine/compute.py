@@ -93,22 +93,6 @@ class Compute:
         """Count true labels of images of a row that are too old to teach more."""
         self._inner.count_labels(labels, [row] * len(labels), counted)
 
-    def learn_labels(self, row: int, numbers: Sequence[int], labels: Sequence[int], *, quiet: bool) -> None:
-        """Learn true labels of images of a row; a ``quiet`` method has counted its answers to them."""
-        self.method.learn_labels(numbers, labels, [row] * len(labels), replace_counts=quiet)
-
-    def remember(self, row: int, numbers: Sequence[int]) -> None:
-        """Remember images of a row for longer, as somebody was asked to label them."""
-        self.method.remember(numbers, row)
-
-    def list_learnable(self, row: int, numbers: Sequence[int]) -> list[bool]:
-        """Return of which images of a row a label can be learnt."""
-        return self.method.list_learnable(numbers, row)
-
-    def count_images(self, row: int) -> int:
-        """Return the number of images of a row since its state began to remember them for labels."""
-        return int(self.method.own["seen"][row])
-
     def copy(self, rows: Sequence[int]) -> list[Callable[[], None]]:
         """Return for each row a function that restores its present state."""
         if not rows:

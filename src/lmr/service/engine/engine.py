@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 from lmr.core.errors import LmrError
 from lmr.core.labelled import RECENT, Labelled
@@ -68,8 +68,7 @@ LAST_ANSWERS = 20  # images in the detail of a stream
 class Engine:
     """The engine of the service. Every call is thread-safe. Errors of what is queued are set on its future.
 
-    Without a store the states are kept in the rows of the method alone, and a new stream that finds no free row is
-    refused.
+    Without a store the states are kept in memory, and end with the process.
     """
 
     def __init__(
@@ -82,10 +81,8 @@ class Engine:
         *,
         threads: bool = True,
     ) -> None:
-        _check_method(method, names)
         method = method if isinstance(method, Labelled) else Labelled(method)
         self.method, self.names, self.settings, self.clock = method, list(names), settings, clock
-        self._durable = store is not None
         self._store: StateStore = SqliteStore(None, {}) if store is None else store
         self._changed = threading.Condition()  # guards everything that threads share
         self._summary, self._recount_at, self._silence_at = self._store.summarise(), 0.0, 0.0
@@ -167,8 +164,6 @@ class Engine:
 
         The status of a deleted stream has the health "deleted".
         """
-        if action not in get_args(StreamAction):
-            raise LmrError(f"Expected an action of {', '.join(get_args(StreamAction))}, got {action!r}.")
         return self._submit_task(stream, StreamTask(action))
 
     def read_state(self, stream: str) -> Future[bytes]:
@@ -236,24 +231,14 @@ class Engine:
             return [self._describe(record) for record in itertools.islice(found, limit) if record.health != DELETED]
 
     def list_streams(self, after: str = "", limit: int = 100) -> list[StreamStatus]:
-        """Return the streams with names after ``after``, in the order of their names, committed or not."""
+        """Return the streams with names after ``after``, in the order of their names, once they are in the store."""
         with self._reading():
-            found: list[StreamRecord] = []
-            while True:
-                stored = [StreamRecord.read(*pair) for pair in self._store.list_records(after, limit)]
-                end = stored[-1].stream if len(stored) == limit else None  # beyond it, the store may have more
+            stored = [StreamRecord.read(*pair) for pair in self._store.list_records(after, limit)]
+            if not self._store.shared:  # other engines change a shared store, too
                 with self._changed:
-                    recent = {} if self._store.shared else self._log.records  # other engines change a shared store, too
-                    newer = {
-                        stream: record
-                        for stream, record in recent.items()
-                        if stream > after and (end is None or stream <= end)
-                    }
-                merged = {record.stream: record for record in stored} | newer
-                found += [merged[stream] for stream in sorted(merged) if merged[stream].health != DELETED]
-                if end is None or len(found) >= limit:  # a page that is not full is the last one
-                    return [self._describe(record) for record in found[:limit]]
-                after = end
+                    recent = [self._log.records.get(record.stream, record) for record in stored]
+                stored = [old if new.health == DELETED else new for old, new in zip(stored, recent, strict=True)]
+            return [self._describe(record) for record in stored]
 
     def read_overview(self) -> Overview:
         """Return the engine at a glance, without waiting."""
@@ -272,7 +257,7 @@ class Engine:
                 queue_requests=self._scheduler.requests,
                 in_flight=len(self._computing) + self._committer.count_in_flight(),
                 store_bytes=self._summary.size,
-                durable=self._durable,
+                durable=self._store.durable,
                 shared=self._store.shared,
                 last_commit=self._committer.last_commit,
                 unsaved=self._committer.count_unsaved(),
@@ -361,11 +346,6 @@ class Engine:
             self.method.classifier.check(request.images)
         except LmrError as error:
             raise BadInput(str(error)) from error
-        count = len(request.images)
-        if count > self.settings.max_images:
-            raise BadInput(f"Expected at most {self.settings.max_images} images in a request, got {count}.")
-        if not request.stream:
-            raise BadInput("Expected a name for the stream, got an empty one.")
 
     def _find_answer_or_queue(self, request: StepRequest, future: Future[StepAnswer]) -> StepAnswer | None:
         """Return the committed answer to a request whose key was reserved, or queue it."""
@@ -443,10 +423,8 @@ class Engine:
         self._worker.forget(committer.stale)
         committer.stale.clear()
         late, unsaved = self._scheduler.expire(now), committer.list_unsaved()
-        residents = self._worker.residents
-        plan = residents.plan(unsaved if self._durable else unsaved | residents.list_existing())
-        fits = plan.admit if self._durable else lambda stream: True  # without a store, the worker refuses
-        jobs = [] if committer.is_full else self._scheduler.form(now, fits, hurry=hurry)
+        plan = self._worker.residents.plan(unsaved)
+        jobs = [] if committer.is_full else self._scheduler.form(now, plan.admit, hurry=hurry)
         next_time = self._scheduler.find_next_time()
         self._blocked = not jobs and next_time is not None and next_time <= now
         running = self._delivery.begin(jobs)
@@ -493,8 +471,7 @@ class Engine:
         except Exception as error:
             LOGGER.exception("A batch failed")
             self._delivery.fail(batch.jobs, ComputeFailed(f"The engine failed: {error!r}."))
-            if self._durable:
-                self._committer.lose({job.stream for job in batch.jobs}, wait=self._use_threads)
+            self._committer.lose({job.stream for job in batch.jobs}, wait=self._use_threads)
         finally:
             with self._changed:
                 self._computing = []
@@ -522,12 +499,3 @@ class Engine:
         with self._changed:
             waiting = self._scheduler.count(record.stream)
             return record.describe(record.stream in self._worker.residents, waiting)
-
-
-def _check_method(method: Method | Wrapper, names: Sequence[str]) -> None:
-    if method.grows:
-        raise LmrError(
-            f"The state of {method.name} grows without bound, so it cannot be served; choose another method."
-        )
-    if len(names) != method.classifier.classes:
-        raise LmrError(f"Expected the names of {method.classifier.classes} classes, got {len(names)}.")

@@ -147,10 +147,6 @@ class NotReady(Refused):
     """The service has been stopped."""
 
 
-class TooManyStreams(NotReady):
-    """All rows of the method are in use, and there is no store to which a stream could be moved."""
-
-
 class StreamLimit(Refused):
     """The service has as many streams as it may have."""
 

@@ -51,7 +51,6 @@ from lmr.service.engine.requests import (
     StreamDamaged,
     StreamLimit,
     StreamTask,
-    TooManyStreams,
     UnknownStream,
 )
 from lmr.service.engine.residents import Resident, Residents
@@ -102,10 +101,9 @@ class Worker:
         self.method, self.names = method, list(names)
         self._compute, self._packer = Compute(method, self.names), Packer(method)
         self._classes = {name: k for k, name in enumerate(names)}
-        self._durable = store.durable
-        self._at_once = self._durable and settings.durability == "answer"
+        self._at_once = settings.durability == "answer"
         self._may_delete = self._at_once and not store.shared  # also on a full disk, to make room
-        self._most_notes = MOST_STEPS if self._durable and not self._at_once else FEW_NOTES
+        self._most_notes = FEW_NOTES if self._at_once else MOST_STEPS
 
     def serve(self, batch: Batch) -> None:
         """Compute all jobs of a batch, which are of different streams, and add their results to it."""
@@ -235,11 +233,7 @@ class Worker:
         row = self.residents.take_row()
         if row is None:
             evicted = self.residents.pick_eviction(batch.pinned, batch.needed)
-            if evicted is None:
-                raise TooManyStreams(
-                    f"All {self.residents.rows} rows are in use, and this service has no store; delete a stream, start "
-                    "the service with --store, or raise --resident."
-                )
+            assert evicted is not None  # the batch was formed with a row for each of its streams
             self.residents.forget(evicted)
             row = self.residents.take_row()
             assert row is not None
@@ -323,7 +317,7 @@ class Worker:
         """Add the results of a step to the batch, after all that can fail."""
         job, resident, answer = entry.job, entry.resident, entry.answer
         request: StepRequest = job.task
-        given = self._make_answer(entry, entry.record, batch, saved=self._at_once)
+        given = self._make_answer(entry, entry.record, batch, saved=self._at_once and self.store.durable)
         record = batch.stamp(note_answers(note_domain(entry.record, batch.time), given.answers))
         before = resident.record
         quiet = before.adapting == record.adapting == QUIET and record.adapts and entry.learns
@@ -350,7 +344,7 @@ class Worker:
         """Add an answer without a step: the stream is unchanged, but an answer with a key is stored."""
         job, resident, record = entry.job, entry.resident, entry.resident.record
         request: StepRequest = job.task
-        saved = self._durable and job.stream not in batch.unsaved
+        saved = self.store.durable and job.stream not in batch.unsaved
         answer = self._make_answer(entry, record, batch, saved=saved)
         if request.key is None or batch.failure or not resident.exists:
             batch.answer(job, answer)
@@ -391,14 +385,14 @@ class Worker:
         """Return an answer as it is stored, if it has a key; it is saved when somebody reads it there."""
         if request.key is None:
             return []
-        return [KeptAnswer(request.key, request.digest, replace(answer, saved=self._durable).to_json())]
+        return [KeptAnswer(request.key, request.digest, replace(answer, saved=self.store.durable).to_json())]
 
     # Records and notes.
 
     def _note_change(self, resident: Resident, record: StreamRecord, batch: Batch) -> None:
         """Give a resident whose state has changed its new record, which has its time and number."""
         batch.records.append((resident.record.health if resident.exists else "", record))
-        resident.record, resident.exists, resident.changed = record, True, self._durable
+        resident.record, resident.exists, resident.changed = record, True, True
 
     def _find_note(self, resident: Resident, seq: int) -> StepNote | None:
         if seq in resident.notes:
@@ -444,7 +438,7 @@ class Worker:
                 raise BadInput(str(error)) from error
         (after,) = self._compute.describe([(resident.row, before)], estimate=True)
         if action in ("reset", "write"):
-            seen = self._compute.count_images(resident.row)
+            seen = int(self.method.own["seen"][resident.row])
             after = note_domain(replace(after, seen=seen, forgot=before.seq, outdated=None), batch.time)
         if action == "reset":
             after = replace(after, picture=CameraHealth())
@@ -484,13 +478,13 @@ class Worker:
             note = self._find_note(resident, one.seq)
             if note is not None and note.seq > resident.record.forgot and note.first >= 0 and one.image in note.places:
                 found[note.first + note.places.index(one.image)] = one
-        known = self._compute.list_learnable(resident.row, list(found))
+        known = self.method.list_learnable(list(found), resident.row)
         kept = {number: one for (number, one), learnable in zip(found.items(), known, strict=True) if learnable}
         if not kept:
             batch.answer(job, [])
             return
-        self._compute.remember(resident.row, list(kept))
-        resident.changed = self._durable
+        self.method.remember(list(kept), resident.row)
+        resident.changed = True
         batch.finish(job, list(kept.values()), StreamChange(resident.record.store()))
 
     def _add_labels(self, job: Job, resident: Resident, batch: Batch) -> None:
@@ -523,7 +517,7 @@ class Worker:
                 if any(resident.record.taught < count <= record.taught for count in TOLD):
                     message = describe_labels(record)
                     batch.add_event(job.stream, "label", (record.health, record.health), message, {})
-                resident.changed = self._durable
+                resident.changed = True
             after = replace(after, taught=tuple(new.get(k, name) for k, name in enumerate(known)))
         note = after
         resident.record = record = batch.change(record.health, record)
@@ -533,12 +527,12 @@ class Worker:
     def _teach(self, resident: Resident, note: StepNote, labels: Mapping[int, str]) -> None:
         """Learn labels of the last images; those of older ones are counted, where the method counts class shares."""
         row, places = resident.row, list(labels)
-        known = self._compute.list_learnable(row, [note.first + k for k in places]) if note.first >= 0 else []
+        known = self.method.list_learnable([note.first + k for k in places], row) if note.first >= 0 else []
         recent = [k for k, learnable in zip(places, known, strict=False) if learnable]
         older = [k for k in labels if k not in recent]
         if recent:
             numbers, truth = [note.first + k for k in recent], [self._classes[labels[k]] for k in recent]
-            self._compute.learn_labels(row, numbers, truth, quiet=note.quiet)
+            self.method.learn_labels(numbers, truth, [row] * len(recent), replace_counts=note.quiet)
         if older:
             counted = [self._classes.get(find_counted(note, k) or "", -1) for k in older]
             self._compute.count_labels(row, [self._classes[labels[k]] for k in older], counted)
