@@ -262,7 +262,6 @@ class DemoCameras:
 
 
 def _describe_labels() -> str:
-    """Say which cameras get labels, and from where."""
     taught = [one for one in SCRIPTS if one.labelled is not None]
     said = (f"{one.name} gets {LABELS} labels, from its known truth, after request {one.labelled}" for one in taught)
     return ", ".join(said)

@@ -204,7 +204,6 @@ class MqttPublisher:
             self._changed.notify_all()
 
     def _warn(self, problem: str) -> None:
-        """Log one warning for each outage."""
         if not self._warned:
             self._warned = True
             LOGGER.warning("the MQTT broker %s %s; trying again", self.address, problem)

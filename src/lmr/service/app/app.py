@@ -52,7 +52,6 @@ def make_app(service: LiveService, *, token: str | None = None) -> FastAPI:
 
 @contextlib.asynccontextmanager
 async def _follow_events(app: FastAPI) -> AsyncIterator[None]:
-    """Count and log events as they happen, while the app runs."""
     service: LiveService = app.state.service
 
     async def follow() -> None:

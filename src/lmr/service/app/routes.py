@@ -49,7 +49,6 @@ async def _wait_for(future: Future[Result]) -> Result:
 
 
 def _document_body(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of a body that a route reads itself, by content type."""
     return {"requestBody": {"required": True, "content": {kind: {"schema": one} for kind, one in content.items()}}}
 
 

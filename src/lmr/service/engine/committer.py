@@ -279,7 +279,6 @@ class Committer:
                 self._delivery.keys.release(stream, kept.key)
 
     def _refuse(self, batch: Batch) -> None:
-        """Fail the requests of a batch whose changes are lost."""
         message = f"{self.failure} This request was not applied; its stream is unchanged."
         if self._store.shared:  # a connection that broke during a commit may have written it
             message = f"{self.failure} This request may have been applied: send it again with the same Idempotency-Key."

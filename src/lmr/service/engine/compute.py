@@ -174,18 +174,15 @@ class Compute:
 
 
 def _join(inputs: Inputs) -> tuple[Tensor, list[int]]:
-    """Return the images of all rows as one batch, and the row of each image."""
     rows = [row for row, images in inputs for _ in range(len(images))]
     return torch.cat([images for _, images in inputs]), rows
 
 
 def _split(logits: Tensor, inputs: Inputs) -> list[Tensor]:
-    """Return the logits of the images of each row."""
     return list(torch.split(logits, [len(images) for _, images in inputs]))
 
 
 def _split_answer(answer: Prediction, inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return logits, scores and which images are unknown, of each row."""
     unknown = torch.zeros(len(answer.logits), dtype=torch.bool) if answer.unknown is None else answer.unknown
     logits, known, none = (_split(values.cpu(), inputs) for values in (answer.logits, answer.known, unknown))
     return list(zip(logits, known, none, strict=True))

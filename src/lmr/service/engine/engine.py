@@ -89,7 +89,7 @@ class Engine:
         last = max(self._summary.last_change, int(1000 * time.time()))  # above the numbers of any earlier run
         self._log = ChangeLog(last, self._summary.by_health)
         self._scheduler = Scheduler(settings)
-        self._delivery = Delivery(self._changed, clock, self._describe)
+        self._delivery = Delivery(self._changed, self._describe)
         self._committer = Committer(self._store, settings, clock, self._changed, self._log, self._delivery)
         self._worker = Worker(method, names, settings, self._store, clock)
         self._computing: list[Job] = []
@@ -244,7 +244,6 @@ class Engine:
         """Return the engine at a glance, without waiting."""
         with self._changed:
             by_health = {health: count for health, count in self._log.by_health.items() if count}
-            rates: dict[str, Any] = self._delivery.rates.describe(self.clock())
             return Overview(
                 state="degraded" if self._phase == "ready" and self._committer.failure else self._phase,
                 reason=self._committer.failure,
@@ -262,7 +261,6 @@ class Engine:
                 last_commit=self._committer.last_commit,
                 unsaved=self._committer.count_unsaved(),
                 change=self._log.last,
-                **rates,
             )
 
     def recount(self) -> None:
@@ -418,7 +416,6 @@ class Engine:
                 self._changed.wait_for(lambda: self._phase == "closed", FOLLOW)
 
     def _form(self) -> Batch | None:
-        """Return the next batch; None if there is nothing to do yet."""
         now, hurry, committer = self.clock(), self._phase != "ready", self._committer
         self._worker.forget(committer.stale)
         committer.stale.clear()
@@ -455,7 +452,6 @@ class Engine:
         return max(0.0, min(known) - self.clock()) if known else None
 
     def _work(self, batch: Batch) -> None:
-        """Compute a batch and pass its results on."""
         self._delivery.refuse(batch.late, DeadlinePassed("The deadline passed in the queue; nothing was adapted."))
         try:
             if batch.jobs:

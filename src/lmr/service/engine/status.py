@@ -110,14 +110,6 @@ class Overview:
     queue_images: int = 0
     queue_requests: int = 0
     in_flight: int = 0  # requests whose batch was formed and that are not answered yet
-    images_per_second: float = 0.0
-    steps_per_second: float = 0.0
-    latency_p50_ms: float | None = None  # from arrival to answer, of the recent requests
-    latency_p99_ms: float | None = None
-    batch_images: float | None = None  # mean of the recent batches
-    batch_streams: float | None = None
-    step_ms: float | None = None  # of the recent batches
-    commit_ms: float | None = None
     store_bytes: int = 0
     durable: bool = False  # True if there is a store
     shared: bool = False  # True if other replicas serve streams of the store, too

@@ -192,7 +192,6 @@ class Worker:
         return resident
 
     def _load(self, job: Job, batch: Batch) -> Resident:
-        """Make a stream resident: as it is in the store, or in its initial state."""
         if self.store.shared and batch.failure:  # to wait for it would keep all other streams waiting
             raise StoreFailed("The store cannot be used now, and this stream is not in memory; try again later.")
         claim, row = self.store.claim(job.stream), self._find_row(batch)
@@ -298,7 +297,6 @@ class Worker:
             entry.record = record
 
     def _answer(self, entries: list[_LoadedRequest]) -> None:
-        """Answer the images with the present state."""
         self._give_answers(self._compute.answer, entries)
 
     def _give_answers(self, compute: Callable[[Inputs], list[RowAnswer]], entries: list[_LoadedRequest]) -> None:
@@ -314,7 +312,6 @@ class Worker:
             entry.answer = replace(entry.answer, frozen=labels, frozen_logits=logits)
 
     def _finish_step(self, entry: _LoadedRequest, batch: Batch) -> None:
-        """Add the results of a step to the batch, after all that can fail."""
         job, resident, answer = entry.job, entry.resident, entry.answer
         request: StepRequest = job.task
         given = self._make_answer(entry, entry.record, batch, saved=self._at_once and self.store.durable)
@@ -335,7 +332,6 @@ class Worker:
         self._tell_camera(before.picture, record, batch)
 
     def _tell_camera(self, before: CameraHealth, record: StreamRecord, batch: Batch) -> None:
-        """Add an event if the camera of a stream is in another state."""
         state = record.picture.state
         if state is not before.state:
             batch.add_event(record.stream, "camera", (before.state, state), CAMERA_MESSAGES[state], {})
@@ -401,7 +397,6 @@ class Worker:
         return StepNote.from_json(found[0]) if found else None
 
     def _keep_note(self, resident: Resident, note: StepNote) -> None:
-        """Keep a note that is not in the store yet."""
         resident.notes[note.seq] = note
         for seq in sorted(resident.notes)[: -self._most_notes]:
             del resident.notes[seq]
@@ -427,7 +422,6 @@ class Worker:
             self._change_state(job, resident, batch)
 
     def _change_state(self, job: Job, resident: Resident, batch: Batch) -> None:
-        """Do what an operator asks of a stream: an action, or another state for it."""
         action, before = job.task.action, resident.record
         if action != "write":
             self._compute.act(resident.row, action)

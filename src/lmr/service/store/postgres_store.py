@@ -193,13 +193,11 @@ def _cut(connection: psycopg.Connection[Any]) -> None:
 
 
 def _name(options: Mapping[str, Any]) -> str:
-    """Return the database in an address, without user and password."""
     where = options.get("host") or options.get("hostaddr") or "localhost"
     port = f":{options['port']}" if "port" in options else ""
     return f"{options.get('dbname', '')!r} at {where}{port}"
 
 
 def _explain(error: Exception) -> str:
-    """Return an error of the database in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__

@@ -67,7 +67,6 @@ class SqliteStore(SqlStore):
         self._prepare(sql, tables, SQLITE_TABLES)
 
     def _measure_bytes(self) -> int:
-        """Return the size of the file with its log."""
         if self.path is None:
             return 0
         paths = (self.path, self.path.with_name(self.path.name + "-wal"))
@@ -92,7 +91,6 @@ class SqliteStore(SqlStore):
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Raise errors of the database and of the disk as StoreError."""
     try:
         yield
     except StoreError:

@@ -40,7 +40,7 @@ function onFrame(frame) {
   showState(overview.state, overview.reason);
   if (frame.lost) model = null; // perhaps of another run of the service
   if (!model) readModel();
-  showTiles(overview, model?.settings, frame.time);
+  showTiles(overview, frame.time);
   find("stream-count").textContent = `${overview.streams.toLocaleString("en")}, ${overview.resident.toLocaleString("en")} in memory`;
   if (frame.lost || stale || (overview.shared && frame.time - listed > REFRESH)) {
     listed = frame.time;
