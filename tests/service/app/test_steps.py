@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ import torch
 
 from lab.load.inputs import make_jpeg
 from lmr.images.isolated import IsolatedDecoder
-from lmr.service.app.images import ImageFile, ReadyImages
+from lmr.service.app.images import ReadyImages
 from lmr.service.app.steps import Turns
 from lmr.service.engine.requests import QueueFull
 from lmr.service.settings import ServiceSettings
@@ -63,16 +62,6 @@ def test_answer_has_the_documented_shape(service: ScriptedService) -> None:
     (request,) = service.engine.requests
     assert torch.equal(request.images, load_pocket().preprocess([make_file()]))
     assert (request.mode, request.key) == ("adapt", None)
-
-
-def test_forms_and_json_are_the_same_request(service: ScriptedService) -> None:
-    files = [make_file("PNG"), make_file("WEBP", colour="blue")]
-    coded = {"images": [{"b64": base64.b64encode(file).decode()} for file in files]}
-    service.client.post("/v1/streams/a/images", files=[("image", ("x.png", file)) for file in files])
-    service.client.post("/v1/streams/a/images", json=coded)
-    one, other = service.engine.requests
-    assert torch.equal(one.images, other.images)
-    assert one.digest == other.digest
 
 
 def test_unreadable_image_is_an_error_in_its_place(service: ScriptedService) -> None:
@@ -146,7 +135,7 @@ def test_client_that_goes_while_its_images_are_decoded_never_reaches_the_engine(
     decoder, connections = service.server.service.steps.decoder, service.server._uvicorn.server_state.connections
     plain, begun, go = decoder.decode, threading.Event(), threading.Event()
 
-    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
+    def decode(files: Sequence[bytes], left: Left) -> ReadyImages:
         begun.set()
         assert go.wait(TIMEOUT)
         return plain(files, left)
@@ -194,7 +183,7 @@ def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
     decoder = service.server.service.steps.decoder
     plain, begun, second = decoder.decode, threading.Event(), threading.Event()
 
-    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
+    def decode(files: Sequence[bytes], left: Left) -> ReadyImages:
         if len(files) == 1:  # the second request is decoded while the first one is
             ready = plain(files, left)
             second.set()
@@ -218,7 +207,7 @@ def hold_first(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> tup
     decoder = service.server.service.steps.decoder
     plain, begun, go = decoder.decode, threading.Event(), threading.Event()
 
-    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
+    def decode(files: Sequence[bytes], left: Left) -> ReadyImages:
         if not begun.is_set():
             begun.set()
             assert go.wait(TIMEOUT)
@@ -259,9 +248,10 @@ def test_deadline_ends_the_wait_for_images_that_are_decoded(
     decoder = service.server.service.steps.decoder
     go = threading.Event()
     monkeypatch.setattr(decoder, "decode", lambda files, left: go.wait(TIMEOUT))
+    monkeypatch.setattr(service.engine, "settings", ServiceSettings(timeout_ms=50))
     started = time.monotonic()
     try:
-        answer = service.post(headers={"X-Timeout-Ms": "50"})
+        answer = service.post()
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_passed")
         assert "before the images were decoded" in answer.json()["error"]["message"]
         assert time.monotonic() - started < TIMEOUT / 2
@@ -281,20 +271,23 @@ def test_deadline_ends_the_wait_for_an_earlier_request(
     first.start()
     try:
         assert begun.wait(TIMEOUT)
-        assert service.post(headers={"X-Timeout-Ms": "50"}).status_code == 504
+        monkeypatch.setattr(service.engine, "settings", ServiceSettings(timeout_ms=50))
+        assert service.post().status_code == 504
     finally:
         go.set()
         first.join(TIMEOUT)
     assert len(service.engine.requests) == 1
 
 
-def test_images_that_cost_much_hold_up_nobody_else(service: ScriptedService) -> None:
+def test_images_that_cost_much_hold_up_nobody_else(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes longer than its time; there are more of them than threads."""
     decoder = service.server.service.steps.decoder
     costly, codes = make_jpeg((4000, 3000), 60), list[int]()
 
     def send() -> None:
-        codes.append(service.post("bad", content=costly, headers={"X-Timeout-Ms": "300"}).status_code)
+        codes.append(service.post("bad", content=costly).status_code)
+
+    monkeypatch.setattr(service.engine, "settings", ServiceSettings(timeout_ms=2000))
 
     senders = [threading.Thread(target=send) for _ in range(6)]
     with Paused(decoder._isolated):

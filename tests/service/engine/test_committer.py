@@ -75,31 +75,6 @@ def test_full_disk_undoes_a_batch_and_the_service_goes_on(tmp_path: Path) -> Non
     engine.close()
 
 
-def test_real_full_database_is_noticed_and_recovers(tmp_path: Path) -> None:
-    """SQLite itself refuses: the file may not grow."""
-    clock = Clock()
-    engine = make_engine(tmp_path / "s", clock=clock)
-    writer = engine._store._writer
-    writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
-    seq, error = 0, None
-    while error is None and seq < 100:  # there is some room in the pages that the file has
-        future = engine.submit(make_request("a", seq))
-        run(engine)
-        error = future.exception(0)
-        seq += error is None
-    assert isinstance(error, StoreFailed)
-    clock.now += RETRY + 1
-    run(engine)
-    assert engine.read_overview().state == "degraded"  # the probe needs as much room as the batch did
-    check_state(engine, "a", range(seq))
-    writer.execute("PRAGMA max_page_count = 1000000")
-    clock.now += RETRY + 1
-    run(engine)
-    assert ask(engine, make_request("a", seq))[0].seq == seq + 1
-    check_state(engine, "a", range(seq + 1))
-    engine.close()
-
-
 def test_batches_on_top_of_a_failed_commit_fail_too(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s")
     ask(engine, make_request("a", 0), make_request("b", 0))
@@ -270,18 +245,6 @@ def test_store_that_cannot_be_read_refuses(tmp_path: Path, monkeypatch: pytest.M
         assert error is None or "disk I/O error" in str(error)
     monkeypatch.undo()
     assert [one.seq for one in ask(engine, make_request("a", 1), make_request("b", 1, key="k"))] == [2, 2]
-    engine.close()
-
-
-def test_commit_counts_although_the_file_cannot_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine(tmp_path / "s", threads=True)
-
-    def fail() -> int:
-        raise OSError("no such device")
-
-    monkeypatch.setattr(engine._store, "_measure_bytes", fail)
-    assert engine.submit(make_request("a", 0)).result(30).seq == 1
-    assert engine.submit(make_request("a", 1)).result(30).seq == 2
     engine.close()
 
 

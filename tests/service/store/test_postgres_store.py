@@ -13,7 +13,6 @@ from lab.load.postgres_server import MISSING, PostgresServer
 from lmr import LmrError
 from lmr.service.store import postgres_store
 from lmr.service.store.postgres_store import PostgresStore
-from lmr.service.store.schema import MIGRATIONS
 from lmr.service.store.stored_types import (
     KeptAnswer,
     StoredEvent,
@@ -80,22 +79,6 @@ def test_newer_and_foreign_databases_are_refused(postgres: PostgresServer, url: 
     postgres.execute("CREATE TABLE things (x INT)", foreign)
     with pytest.raises(LmrError, match="--store"):
         PostgresStore(foreign, IDENTITY)
-
-
-def test_database_of_the_last_version_is_upgraded_at_once_or_not_at_all(
-    postgres: PostgresServer, url: str, opened: Callable[[], PostgresStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit(opened(), "a", "1")
-    postgres.execute("INSERT INTO steps VALUES (1, 1, 'old')", url)
-    postgres.execute("UPDATE facts SET value = '3' WHERE name = 'version'", url)
-    with monkeypatch.context() as patch:
-        patch.setitem(MIGRATIONS, 4, [*MIGRATIONS[4], "DELETE FROM missing"])
-        with pytest.raises(LmrError, match=r"Cannot use the store .*missing"):
-            PostgresStore(url, IDENTITY)
-    assert postgres.execute("SELECT note FROM steps", url) == [("old",)]
-    assert opened().claim("a").state == StoredState(b"1")
-    assert postgres.execute("SELECT note FROM steps", url) == []
-    assert postgres.execute("SELECT value FROM facts WHERE name = 'version'", url) == [("5",)]
 
 
 def test_engines_that_start_together_make_one_store(opened: Callable[[], PostgresStore]) -> None:
