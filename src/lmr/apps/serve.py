@@ -29,7 +29,7 @@ from lmr.core.wrapper import Wrapper
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import METHOD, describe_identity
 from lmr.service.mqtt import MqttAddress, MqttPublisher
-from lmr.service.network import is_loopback, read_token_file
+from lmr.service.network import is_loopback, read_secret
 from lmr.service.settings import ServiceSettings
 from lmr.service.store import addresses
 from lmr.service.store.addresses import StateStore
@@ -197,7 +197,7 @@ def choose_token(host: str, token_file: AnyPath | None) -> str | None:
                 "text that clients send; write one with: openssl rand -hex 32 > token"
             )
         return None
-    token = read_token_file(token_file)
+    token = read_secret(token_file, "token")
     weak = len(token) < _TOKEN_LENGTH or len(set(token)) < _TOKEN_KINDS
     if weak or not token.isascii() or not token.isprintable() or " " in token:
         raise LmrError(

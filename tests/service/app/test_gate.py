@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from lmr.service.engine.requests import QueueFull
-from plain_http import read_answer, read_head, read_until_closed
+from plain_http import read_answer
 from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 
 TOKEN = "a-token-of-many-letters"
@@ -152,25 +152,6 @@ def test_refused_before_the_body_and_the_connection_serves_again(full: ScriptedS
     assert b'"queue_full"' in refused.body
     assert served.status == 200
     assert len(full.engine.requests) == 1
-
-
-def test_client_that_waits_for_a_first_answer_is_not_out_of_step(full: ScriptedService) -> None:
-    """It may leave out a body that was refused; the next request must not be taken for the body."""
-    host, port = full.server.url.removeprefix("http://").split(":")
-    image = make_file()
-    head = write_head(len(image)).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
-    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
-        made.sendall(head)
-        assert read_answer(made).headers["Connection"] == "close"
-        assert read_until_closed(made) == b""
-    full.engine.full = None
-    with socket.create_connection((host, int(port)), timeout=TIMEOUT) as made:
-        made.sendall(head)
-        assert read_head(made).startswith(b"HTTP/1.1 100")
-        made.sendall(image)
-        served = read_answer(made)
-    assert served.status == 200
-    assert served.headers["Connection"] != "close"
 
 
 def test_token_with_odd_letters_is_refused_like_others(guarded: ScriptedService) -> None:

@@ -172,16 +172,6 @@ def test_states_are_files(service: ScriptedService, client: lmr.Client, tmp_path
     assert (service.seen[-1].method, service.seen[-1].path) == ("DELETE", "/v1/streams/a")
 
 
-def test_a_stream_is_deleted_although_the_answer_was_lost(service: ScriptedService, client: lmr.Client) -> None:
-    missing = (404, {}, {"error": {"code": "unknown_stream", "message": "There is no stream 'a'."}})
-    service.script = [BREAK_AFTER, missing]
-    client.delete("a")
-    assert len(service.seen) == 2
-    service.script = [503, missing]  # the first attempt did nothing
-    with pytest.raises(lmr.ServiceError, match="no stream"):
-        client.delete("a")
-
-
 def test_streams_are_listed_page_by_page(
     service: ScriptedService, client: lmr.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

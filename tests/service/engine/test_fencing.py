@@ -25,7 +25,6 @@ from engine_maker import (
     wait,
     work_without_commit,
 )
-from lab.load.postgres_server import PostgresServer
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.requests import KeyReused, StepAnswer, StoreFailed, StreamMoved
@@ -247,31 +246,3 @@ def test_numbers_of_changes_follow_the_engine_whose_clock_is_ahead(pair: tuple[E
     behind.recount()
     ask(behind, make_request("a", 1))
     assert behind.find("a").status.change > 10**15
-
-
-def test_events_of_one_engine_are_seen_at_the_others(postgres: PostgresServer) -> None:
-    identity, url = describe_identity(make_method()), postgres.make_database()
-    one, two = (make_engine(shared=PostgresStore(url, identity)) for _ in range(2))
-    two.follow(0)  # from now on
-    before = two.read_overview()
-    assert (before.shared, before.streams) == (True, 0)
-    ask(one, make_request("a", 0))
-    wait(one, one.act("a", "pause"))
-    two.follow(30)
-    changes = two.read_changes(before.change, 10)
-    (event,) = changes.events
-    assert (event.stream, event.kind, event.after) == ("a", "operator", "paused")
-    assert event.replica == one._store.replica  # type: ignore[attr-defined]
-    assert [(status.stream, status.health) for status in changes.streams] == [("a", "paused")]
-    told: list[tuple[str, str]] = []
-    two.listen_results(lambda result: told.append((result.stream, getattr(result, "health", ""))))
-    ask(one, make_request("b", 0))
-    for stream in "ab":
-        wait(one, one.act(stream, "delete"))
-    ask(one, make_request("b", 0))  # it is there again
-    for _ in range(2):  # events
-        if len(two.read_changes(changes.upto, 10).events) < 2:
-            two.follow(30)
-    assert told == [("a", "deleted")]  # what may be kept of it elsewhere, such as at a broker, can be removed
-    for engine in (one, two):
-        engine.close()

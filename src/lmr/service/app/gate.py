@@ -54,12 +54,6 @@ class Gate:
         request_id = given_id if is_visible(given_id) else f"{random.getrandbits(128):032x}"  # not a secret
         scope.setdefault("state", {})["request_id"] = request_id
         started, status = time.perf_counter(), 0
-        waits = "expect" in headers  # the client waits for a first answer before it sends the body
-
-        async def receive_body() -> Message:
-            nonlocal waits
-            waits = False
-            return await receive()
 
         async def send_protected(message: Message) -> None:
             nonlocal status
@@ -68,15 +62,13 @@ class Gate:
                 given = list(message.get("headers", ()))
                 names = {name.lower() for name, _ in given}
                 defaults = [pair for pair in _DEFAULTS if pair[0] not in names]
-                # A client that was not asked for the body may leave it out: what follows would be taken for the body.
-                closing = [(b"connection", b"close")] if waits and b"connection" not in names else []
-                message["headers"] = [*given, (b"x-request-id", request_id.encode("latin-1")), *defaults, *closing]
+                message["headers"] = [*given, (b"x-request-id", request_id.encode("latin-1")), *defaults]
             await send(message)
 
         try:
             problem = self._check_access(scope, headers)
             if problem is None:
-                await self._app(scope, receive_body if waits else receive, send_protected)
+                await self._app(scope, receive, send_protected)
         except Exception:
             fields = {"path": scope["path"], "request_id": request_id}
             LOGGER.exception("a request failed", extra={"fields": fields})

@@ -79,7 +79,7 @@ class Server:
 
     def _end(self) -> None:
         with self._ending:  # a second caller waits for the first
-            if self.service.stopping.is_set():
+            if self._uvicorn.should_exit:
                 return
             self.on_stop()
             LOGGER.info("stopping")

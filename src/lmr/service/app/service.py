@@ -52,8 +52,6 @@ class LiveService:
         self._noted = changes.upto
         for event in changes.events:
             self.recent.append(event)
-            if event.replica:  # it is counted and logged there
-                continue
             self.metrics.add_event(event)
             LOGGER.info("event", extra={"fields": {"event": asdict(event)}})
         return self._noted

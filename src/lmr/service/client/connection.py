@@ -95,7 +95,7 @@ class Connection:
         ``parts`` are those of an httpx request: headers, params, content, json.
         """
         request = self._http.build_request(method, path, **parts)
-        began, attempt, unsure = self.rule.clock(), 0, False
+        began, attempt = self.rule.clock(), 0
         while True:
             requested, again = None, True
             try:
@@ -103,12 +103,10 @@ class Connection:
             except httpx.TransportError as error:
                 problem: ServiceError = self._describe_break(error)
                 unseen = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-                again, unsure = repeatable or unseen, unsure or not unseen
+                again = repeatable or unseen
                 problem.__cause__ = error
             else:
-                # An attempt whose answer was lost has deleted it.
-                gone = unsure and method == "DELETE" and response.status_code == 404
-                if response.is_success or gone:
+                if response.is_success:
                     return response
                 problem = self._describe_refusal(response)
                 requested = read_retry_after(response.headers.get("Retry-After"))

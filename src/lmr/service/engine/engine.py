@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 from lmr.core.errors import LmrError
@@ -34,7 +33,6 @@ from lmr.service.engine.requests import (
     DeadlinePassed,
     NotReady,
     QueuedImage,
-    QueueFull,
     Refused,
     StepAnswer,
     StepRequest,
@@ -58,7 +56,7 @@ from lmr.service.store.addresses import StateStore
 from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.stored_types import StoreError
 
-FOLLOW = 1.0  # seconds for which the events of other engines are awaited
+LOOK = 1.0  # seconds between two looks at what changes by itself
 RECOUNT = 5.0  # seconds after which a store is measured again
 SILENCE = 5.0  # seconds after which cameras that send nothing are looked for again
 BLOCKED = 0.05  # seconds after which a batch that found no row is formed again
@@ -98,7 +96,7 @@ class Engine:
         self._use_threads = threads
         self._compute_thread = threading.Thread(target=self._run_compute, name="lmr-compute", daemon=True)
         self._store_thread = threading.Thread(target=self._committer.run, name="lmr-store", daemon=True)
-        self._follow_thread = threading.Thread(target=self._run_follow, name="lmr-follow", daemon=True)
+        self._look_thread = threading.Thread(target=self._run_look, name="lmr-look", daemon=True)
 
     # Requests.
 
@@ -111,7 +109,7 @@ class Engine:
         if self._use_threads:
             self._compute_thread.start()
             self._store_thread.start()
-            self._follow_thread.start()
+            self._look_thread.start()
 
     def submit(self, request: StepRequest) -> Future[StepAnswer]:
         """Queue a request; a request with a known key gets its answer at once."""
@@ -134,18 +132,12 @@ class Engine:
     def check_room(self, stream: str, key: str | None) -> None:
         """Raise QueueFull or NotReady if any request of this stream would be refused, before it is decoded.
 
-        A request with a known key is not refused: its answer is stored, or is being computed.
+        A request with the key of one that is being served is let through, to be told so.
         """
-        try:
-            with self._changed:
-                self._check_ready()
-                if key is None or (stream, key) not in self._delivery.keys:
-                    self._scheduler.check_room(stream, 1)
-        except QueueFull:
-            with contextlib.suppress(StoreError):  # the queue is full, whether the store can be read or not
-                if key is not None and not self._store.shared and self._store.read_answer(stream, key) is not None:
-                    return
-            raise
+        with self._changed:
+            self._check_ready()
+            if key is None or (stream, key) not in self._delivery.keys:
+                self._scheduler.check_room(stream, 1)
 
     def drop(self, future: Future[StepAnswer]) -> bool:
         """Drop the request of a client that disconnected; return False if its batch was formed already."""
@@ -281,18 +273,6 @@ class Engine:
             if is_silent(record.picture, now) and is_silent(self._find_record(record.stream).picture, now):
                 self._submit_task(record.stream, StreamTask("silent"))
 
-    def follow(self, seconds: float) -> None:
-        """Publish what other engines that share the store have changed; wait for it up to some seconds."""
-        for stored in self._store.follow(seconds):
-            event = ServiceEvent.from_json(stored.content)
-            found = self._store.read_record(event.stream) if event.stream else None
-            record = StreamRecord.read(event.stream, found)
-            with self._changed:  # numbers of another engine may be those of other events here
-                event = replace(event, number=self._log.take_number(), replica=stored.replica)
-                self._log.publish([event], [(event.before, record)] if event.stream else [])
-            if event.stream and record.health == DELETED:  # the last answers of it came from here, perhaps
-                self._delivery.tell(self._describe(record))
-
     def read_changes(self, after: int, limit: int) -> Changes:
         """Return events and streams that changed after change number ``after``, at most ``limit`` of each."""
         with self._changed:
@@ -306,7 +286,6 @@ class Engine:
     def listen_results(self, callback: Callable[[StepAnswer | StreamStatus], None]) -> None:
         """Call ``callback`` with every answer that is sent and every stream that an operator changed; it must not wait.
 
-        Of other engines that share the store, the streams that were deleted are told.
         An answer that is sent again for its key is not repeated here.
         """
         self._delivery.result_listeners.append(callback)
@@ -324,7 +303,7 @@ class Engine:
             self._compute_thread.join()
             self._committer.stop()
             self._store_thread.join()
-            self._follow_thread.join()
+            self._look_thread.join()
         elif started:
             self.run_once()
         self._store.close()
@@ -397,23 +376,19 @@ class Engine:
                 return
             self._work(batch)
 
-    def _run_follow(self) -> None:
-        """Follow the store until the end; one that cannot be read is tried again."""
+    def _run_look(self) -> None:
+        """Look at the store and for silent cameras until the end; a store that cannot be read is tried again."""
         while self._phase != "closed":
             try:
-                if self._store.shared:
-                    self.follow(FOLLOW)
                 if time.monotonic() >= self._recount_at:
                     self.recount()
                 if time.monotonic() >= self._silence_at:
                     self.note_silence(time.time())
                     self._silence_at = time.monotonic() + SILENCE
-                if self._store.shared:
-                    continue
             except Exception as error:  # this thread outlives every failure of the store
-                LOGGER.info("The store cannot be followed: %s", error)
+                LOGGER.info("The store cannot be read: %s", error)
             with self._changed:
-                self._changed.wait_for(lambda: self._phase == "closed", FOLLOW)
+                self._changed.wait_for(lambda: self._phase == "closed", LOOK)
 
     def _form(self) -> Batch | None:
         now, hurry, committer = self.clock(), self._phase != "ready", self._committer

@@ -71,7 +71,6 @@ class ServiceEvent(JsonText):
     after: str
     message: str
     signals: dict[str, Any] = field(default_factory=dict)
-    replica: str = ""  # where it happened, if another one shares the store
 
     def store(self) -> StoredEvent:
         """Return the event in its stored form."""

@@ -22,7 +22,7 @@ CREATE TABLE answers (
     UNIQUE (stream, key)
 );
 CREATE TABLE events (
-    number {serial}, stream TEXT NOT NULL, content TEXT NOT NULL, replica TEXT NOT NULL DEFAULT ''
+    number {serial}, stream TEXT NOT NULL, content TEXT NOT NULL
 );
 CREATE INDEX events_of_streams ON events (stream, number);
 CREATE TABLE probes (content {bytes});

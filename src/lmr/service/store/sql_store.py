@@ -9,8 +9,6 @@ are never written.
 from __future__ import annotations
 
 import abc
-import secrets
-import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,7 +18,6 @@ from lmr.service.store.stored_types import (
     Claim,
     KeptAnswer,
     Refusals,
-    StoredEvent,
     StoredRecord,
     StoredState,
     StoreSummary,
@@ -79,7 +76,6 @@ class SqlStore(abc.ABC):
 
     def __init__(self, title: str, identity: Mapping[str, str], *, adopt: bool = False) -> None:
         self.title, self.identity, self.adopt = title, dict(identity), adopt
-        self.replica = f"{socket.gethostname()}-{secrets.token_hex(2)}"  # tells this engine from others in events
 
     # A database.
 
@@ -98,10 +94,6 @@ class SqlStore(abc.ABC):
     @abc.abstractmethod
     def _measure_bytes(self) -> int:
         """Return the size on the disk."""
-
-    def _announce(self, sql: Statements, numbers: list[int]) -> None:
-        """Tell other engines the numbers of new events."""
-        return
 
     # Writing.
 
@@ -123,10 +115,6 @@ class SqlStore(abc.ABC):
         """Write and remove ``size`` bytes."""
         self._write(lambda sql: sql.run("INSERT INTO probes VALUES (?)", bytes(max(1, size))))
         self._write(lambda sql: sql.run("DELETE FROM probes"))
-
-    def follow(self, seconds: float) -> list[StoredEvent]:
-        """Return events that other engines committed; wait for them up to some seconds."""
-        return []
 
     # Reading: what was committed.
 
@@ -178,7 +166,11 @@ class SqlStore(abc.ABC):
         _write_states(sql, {name: change.state for name, change in kept.items() if change.state is not None})
         _write_steps(sql, kept)
         _write_answers(sql, kept, keys)
-        self._write_events(sql, [event for event in transaction.events if event.stream not in refused])
+        events = [(one.stream, seal(one.content)) for one in transaction.events if one.stream not in refused]
+        sql.run_many("INSERT INTO events (stream, content) VALUES (?, ?)", events)
+        oldest = "SELECT number FROM events ORDER BY number DESC LIMIT 1 OFFSET ?"
+        if events:
+            sql.run(f"DELETE FROM events WHERE number <= ({oldest})", MOST_EVENTS)
         return refused
 
     def _find_refused(self, sql: Statements, transaction: Transaction) -> Refusals:
@@ -199,18 +191,6 @@ class SqlStore(abc.ABC):
             refused[name] = _make_answer(key, digest, content)
             _raise_epoch(sql, name)  # what was computed on top of the second step is refused too
         return refused
-
-    def _write_events(self, sql: Statements, events: Sequence[StoredEvent]) -> None:
-        numbers = []
-        for event in events:
-            query = "INSERT INTO events (stream, content, replica) VALUES (?, ?, ?) RETURNING number"
-            numbers += sql.run(query, event.stream, seal(event.content), self.replica)
-        if numbers:
-            sql.run(
-                "DELETE FROM events WHERE number <= (SELECT number FROM events ORDER BY number DESC LIMIT 1 OFFSET ?)",
-                MOST_EVENTS,
-            )
-            self._announce(sql, [number for (number,) in numbers])
 
     # A new store, or one from before.
 

@@ -41,11 +41,10 @@ class StoredRecord:
 
 @dataclass(frozen=True)
 class StoredEvent:
-    """An event as a JSON text; ``replica`` is the store through which another engine wrote it."""
+    """An event as a JSON text."""
 
     stream: str
     content: str
-    replica: str = ""
 
 
 @dataclass(frozen=True)
