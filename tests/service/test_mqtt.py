@@ -216,6 +216,8 @@ def test_a_slow_broker_gets_the_last_answers(
     for seq in range(100):
         publisher.add(make_answer("yard", seq=seq))
         publisher.add(make_answer("door", seq=seq))
+    with Subscriber(broker) as watched:
+        watched.wait_for(lambda last: last.get("lmr/available") == "online")
     publisher.close()
     with Subscriber(broker) as later:
         assert [json.loads(later.last[f"lmr/{name}/state"])["seq"] for name in ("yard", "door")] == [99, 99]
