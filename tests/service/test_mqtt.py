@@ -20,7 +20,7 @@ from lmr.service import mqtt
 from lmr.service.engine.records import DELETED
 from lmr.service.engine.requests import StepAnswer
 from lmr.service.mqtt import MqttAddress, MqttPublisher
-from mosquitto import SETTLED, Broker, Subscriber, needs_broker, run_broker
+from mosquitto import Broker, Subscriber, needs_broker, run_broker
 from scripted_engine import make_status
 
 
@@ -108,22 +108,6 @@ def test_a_broker_that_lost_everything_gets_it_again(broker: Broker, publisher: 
         watched.wait_for(lambda last: {"lmr/yard/state", "lmr/door/state"} <= set(last))
         assert watched.last["lmr/available"] == "online"
         assert "homeassistant/sensor/lmr_-yard/label/config" in watched.last
-
-
-@needs_broker
-def test_a_stream_that_is_deleted_after_a_restart_leaves_nothing(broker: Broker, publisher: MqttPublisher) -> None:
-    publisher.add(make_answer("front.door"))
-    with Subscriber(broker) as watched:
-        watched.wait_for(lambda last: "lmr/front.door/state" in last)
-    publisher.close()
-    restarted = MqttPublisher(MqttAddress.read(broker.url))
-    restarted.start()
-    restarted.add(make_status("front.door", health=DELETED))
-    with Subscriber(broker) as watched:
-        watched.wait_for(lambda last: last.get("lmr/available") == "online")
-    restarted.close()  # after all is published
-    with Subscriber(broker) as later:
-        assert set(later.last) == {"lmr/available", SETTLED}
 
 
 @needs_broker

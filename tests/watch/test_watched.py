@@ -364,22 +364,6 @@ def test_steps_are_counted_from_the_start_of_the_state() -> None:
 # The settings.
 
 
-def test_one_image_in_four_is_compared_at_first_and_then_one_in_sixteen() -> None:
-    clip = small_world.make_classifier()
-    encoded = []
-    clip.encoder.register_forward_pre_hook(lambda _, given: encoded.append(len(given[0])))
-    plain, watched = lmr.create("lmr", clip), lmr.Watched(lmr.create("lmr", clip), WatchSettings())
-    counts = []
-    for method in (plain, watched):
-        encoded.clear()
-        for batch in range(76):
-            method.step(small_world.make_images(batch % 12))
-        counts.append(sum(encoded))
-    assert watched.health == [Level.OK]
-    assert counts[1] - counts[0] == watched.signals().compared == YOUNG / 4 + (76 * 8 - YOUNG) / 16
-    assert (watched.every, watched.every_young) == (16, 4)
-
-
 def test_reset_every_is_the_simplest_guard() -> None:
     watched = make("lmr", WatchSettings(reset_every=3, signals=False))
     plain = lmr.create("lmr", small_world.make_classifier())

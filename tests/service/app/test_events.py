@@ -40,14 +40,6 @@ def change(service: ScriptedService, number: int, stream: str, **values: Any) ->
     service.engine.overview = Overview("ready", change=number)
 
 
-def test_first_frame_asks_for_everything_anew(service: ScriptedService) -> None:
-    change(service, 5, "cam")
-    frame = next(read_frames(service))
-    assert frame["lost"] is True
-    assert frame["overview"]["state"] == "ready"
-    assert frame["streams"] == []
-
-
 def test_later_frames_have_what_changed(service: ScriptedService) -> None:
     change(service, 10, "cam-1")
     frames = read_frames(service)
@@ -83,13 +75,6 @@ def test_numbers_that_json_lacks_are_null(service: ScriptedService) -> None:
         if frame["events"]:
             break
     assert frame["events"][0]["signals"] == {"entropy": None, "many": [None, 1.5]}
-
-
-def test_only_so_many_clients_listen(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "CLIENTS", 0)
-    answer = service.client.get("/v1/events")
-    assert answer.status_code == 429
-    assert answer.headers["Retry-After"] == "5"
 
 
 def test_listeners_of_a_rush_are_counted_before_their_first_frame(service: ScriptedService) -> None:

@@ -113,14 +113,6 @@ def test_queue_prefers_images_with_frames(service: ScriptedService, monkeypatch:
         assert service.client.get("/v1/streams/cam/label-queue", params={"n": wrong}).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["", ":reset", "/state", "/labels", "/frames", "/label-queue"])
-def test_names_are_checked_everywhere(service: ScriptedService, path: str) -> None:
-    verb = "POST" if path in (":reset", "/labels") else "GET"
-    answer = service.client.request(verb, f"/v1/streams/no good{path}", json={"seq": 1, "labels": ["a"]})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "stream_name"
-
-
 def test_no_frames_are_kept_unless_asked_for(service: ScriptedService) -> None:
     service.post()
     assert service.client.get("/v1/streams/cam/frames").status_code == 404

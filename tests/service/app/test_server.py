@@ -6,11 +6,9 @@ import socket
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import SimpleNamespace
 
 import httpx
 import pytest
-import uvicorn
 
 from lmr.core.errors import LmrError
 from lmr.service.app import events
@@ -60,56 +58,6 @@ def test_events_end_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
         assert next(lines).startswith("data: ")
         threading.Thread(target=made.server.stop).start()
         assert list(lines)[-1] == ""  # it ends after a whole frame, instead of waiting for ever
-
-
-class FakeConnection:
-    """What uvicorn keeps of a connection; its last request was answered."""
-
-    def __init__(self, left: int = 0) -> None:
-        self.closed = self.aborted = False
-        self.left = left  # bytes that the client has not taken
-        self.transport, self.flow = self, SimpleNamespace(write_paused=left > 0)
-        self.answer_another()
-
-    def answer_another(self) -> None:
-        self.cycle = SimpleNamespace(response_complete=True)
-
-    def get_write_buffer_size(self) -> int:
-        return self.left
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-def test_connection_that_is_idle_whenever_one_looks_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A camera with a frame a second, which is answered at once."""
-    now = 0.0
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    server, camera, silent = module._Uvicorn(uvicorn.Config("none"), lambda: None), FakeConnection(), FakeConnection()
-    server.server_state.connections = {camera, silent}  # type: ignore[arg-type]
-    for now in range(3 * module._HEAD_SECONDS):
-        camera.answer_another()
-        server._close_silent()
-        assert silent.closed == (now > module._HEAD_SECONDS)
-    assert not camera.closed
-
-
-@pytest.mark.parametrize("complete", [True, False], ids=["whole", "in frames"])
-def test_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch, complete: bool) -> None:
-    """One that takes a little now and then is not."""
-    now = 0.0
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    server, slow, stuck = module._Uvicorn(uvicorn.Config("none"), lambda: None), FakeConnection(900), FakeConnection(9)
-    slow.cycle.response_complete = stuck.cycle.response_complete = complete
-    server.server_state.connections = {slow, stuck}  # type: ignore[arg-type]
-    for now in range(3 * module._STUCK_SECONDS):
-        slow.left -= now % 30 == 0
-        server._close_silent()
-        assert stuck.aborted == (now > module._STUCK_SECONDS)
-    assert (slow.aborted, slow.closed, stuck.closed) == (False, False, False)
 
 
 def test_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

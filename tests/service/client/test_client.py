@@ -96,17 +96,6 @@ def test_an_answer_that_was_lost_is_not_applied_again(service: ScriptedService, 
     assert client.step("a", IMAGE).seq == 2
 
 
-def test_retry_after_is_honoured(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    service.script = [(429, {"Retry-After": "3"})]
-    with lmr.Client(service.url) as client:
-        rule = connection.RetryRule(60.0, sleep=slept.append)
-        monkeypatch.setattr(client._connection, "rule", rule)
-        client.step("a", IMAGE)
-    assert len(slept) == 1
-    assert 3.0 <= slept[0] < 3.1
-
-
 @pytest.mark.parametrize("code", [400, 413, 415, 422, 500])
 def test_other_refusals_are_final(service: ScriptedService, client: lmr.Client, code: int) -> None:
     service.script = [code]
@@ -114,22 +103,6 @@ def test_other_refusals_are_final(service: ScriptedService, client: lmr.Client, 
         client.step("a", IMAGE)
     assert (found.value.status, found.value.code) == (code, "told")
     assert len(service.seen) == 1
-
-
-def test_patience_ends(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that only waiting moves: on a busy machine one attempt may take as long as all should."""
-    now, service.script = [0.0], [503] * 1000
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-
-    with lmr.Client(service.url) as client:
-        rule = connection.RetryRule(0.05, lambda: now[0], sleep)
-        monkeypatch.setattr(client._connection, "rule", rule)
-        with pytest.raises(ServiceBusy, match="refused for now"):
-            client.step("a", IMAGE)
-    assert 1 < len(service.seen) < 1000
-    assert 0 < now[0] <= 0.05
 
 
 def test_the_token_is_sent(service: ScriptedService) -> None:

@@ -747,18 +747,6 @@ def test_unwatched_method_can_be_reset_alone() -> None:
     assert (status.health, status.adapts) == ("unwatched", True)
 
 
-def test_damaged_stream_can_be_deleted_and_harms_no_other(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", resident=1)
-    ask(engine, make_request("a", 0), make_request("b", 0))
-    engine._store._writer.execute("UPDATE states SET content = x'00' WHERE stream = 1")
-    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1))
-    refuse(engine, bad, StreamDamaged, "What is stored of stream 'a' is damaged .*checksum.*delete the stream")
-    assert good.result(0).seq == 2
-    assert wait(engine, engine.act("a", "delete")).health == "deleted"
-    assert ask(engine, make_request("a", 0))[0].seq == 1
-    engine.close()
-
-
 def test_listener_that_fails_does_no_harm() -> None:
     engine, reports = make_engine(), []
     engine.listen(lambda report: 1 / 0)  # type: ignore[arg-type,return-value]

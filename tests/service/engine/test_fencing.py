@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -237,12 +236,3 @@ def test_store_that_is_away_refuses_what_adapts_and_comes_back(
     assert engine.read_overview().state == "ready"
     (answer,) = ask(engine, make_request("a", 1))
     check_answer(answer, "a", 1)
-
-
-def test_numbers_of_changes_follow_the_engine_whose_clock_is_ahead(pair: tuple[Engine, Engine]) -> None:
-    ahead, behind = pair
-    ahead._log._numbers = itertools.count(10**15)
-    ask(ahead, make_request("a", 0))
-    behind.recount()
-    ask(behind, make_request("a", 1))
-    assert behind.find("a").status.change > 10**15

@@ -8,7 +8,6 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -25,7 +24,7 @@ from lmr.service.app.app import make_app
 from lmr.service.app.server import Server, bind
 from lmr.service.app.service import LiveService
 from lmr.service.engine.engine import Engine
-from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail, StreamStatus
+from lmr.service.engine.status import Overview, ServiceEvent, StreamDetail
 from lmr.service.page import ASSETS_FOLDER, PAGE_FOLDER
 from lmr.service.settings import ServiceSettings
 from page_reader import Tab, open_tab
@@ -272,29 +271,6 @@ def test_wall_shows_frames_where_the_service_does(browser: Any) -> None:
             tab.wait_text("#try-verdict", "The adapted model says red ring")
             assert made.engine.requests[-1].mode == "answer", "a camera's own state is left alone"
             assert tab.errors == []
-
-
-def test_stream_that_begins_while_the_others_are_read_stays(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serve_scripted() as made:
-        fill(made, 8)
-        plain, held = made.engine.list_streams, list[Future[list[StreamStatus]]]()
-
-        def list_streams(after: str = "", limit: int = 100) -> list[StreamStatus]:
-            held.append(Future())
-            return held[-1].result(60)
-
-        monkeypatch.setattr(made.engine, "list_streams", list_streams)
-        with open_tab(browser, made.server.url) as tab:
-            tab.wait_text("#stream-count", "8, 8 in memory")
-            while not held:
-                tab.page.wait_for_timeout(20)
-            before = plain("", 1000)
-            made.engine.statuses["cam-new"] = make_status("cam-new", change=9)
-            made.engine.overview = replace(made.engine.overview, streams=9, change=9)
-            tab.wait_text("#stream-count", "9, 8 in memory")
-            held[0].set_result(before)
-            tab.wait_text(".card", "cam-00001")  # the list has been read
-            tab.wait_text(".card", "cam-new")
 
 
 def test_page_fits_on_a_phone(browser: Any, service: ScriptedService) -> None:

@@ -135,12 +135,6 @@ def test_bounds_hold(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @every_store
-def test_no_keys_are_kept_where_none_may_be(store: StateStore) -> None:
-    write(store, Transaction({"cam": make_change(answers=[KeptAnswer("k", "d", "a")])}), keys=0)
-    assert store.read_answer("cam", "k") is None
-
-
-@every_store
 def test_streams_are_listed_by_name_and_counted_by_health(store: StateStore) -> None:
     health = {"a": "ok", "c": "watch", "b": "ok", "ä": "paused"}
     write(store, Transaction({name: make_change(f"r-{name}", health=word) for name, word in health.items()}))
@@ -184,14 +178,6 @@ def test_commit_of_an_old_epoch_is_refused_and_the_others_are_written(store: Sta
     assert store.read_record("a") is None
     assert store.read_record("b") == StoredRecord("ok", 1, "b1")
     assert [store.read_events(stream) for stream in ("a", "b", "")] == [[], ["eb"], ["e"]]
-
-
-@shared_store
-def test_commit_without_a_claim_is_refused(store: StateStore) -> None:
-    assert store.commit(Transaction({"a": make_change("x")})) == {"a": None}
-    store.claim("b")
-    assert store.commit(Transaction({"b": make_change("x")})) == {"b": None}
-    assert store.list_records("", 10) == []
 
 
 @shared_store
