@@ -45,7 +45,6 @@ def serve_demo(
     seconds: float | None = None,
     where: ServerOptions | None = None,
     *,
-    settings: ServiceSettings | None = None,
     report: Report = print,
 ) -> None:
     """Serve eight simulated cameras until Ctrl-C, or for some seconds; then report the results of each.
@@ -62,7 +61,7 @@ def serve_demo(
     with tempfile.TemporaryDirectory(prefix="lmr-serve-demo-") as folder:
         options = MethodOptions(labels=list(read_list(CLASSES)), watch="on").resolve()
         note = f"A demonstration with simulated cameras; nobody labels: {_describe_labels()}."
-        plan = ServingPlan(options, replace(settings or ServiceSettings(), show_frames=True, note=note))
+        plan = ServingPlan(options, ServiceSettings(show_frames=True, note=note))
         store = f"sqlite:{os.path.join(folder, 'streams.sqlite')}"
         where = replace(where, store=store, log_level=where.log_level or "warning")
         with open_server(plan, where, report=report) as server:
