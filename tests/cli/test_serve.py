@@ -24,7 +24,7 @@ NAMES = "cat,dog,aquarium fish"
 PLAIN = ["serve", "--model", "photo", "--labels", NAMES, "--port", "0"]
 FLAGS = [
     "demo", "for", "model", "labels", "method", "prior", "unknown", "watch", "show-frames", "host", "port",
-    "token-file", "mqtt", "mqtt-password-file", "log-level",
+    "token-file", "mqtt", "mqtt-password-file", "notify", "notify-host", "log-level",
     "store", "adopt", "resident", "max-streams", "durability", "interval-s", "max-batch",
     "max-body", "max-pixels", "template", "prompts",
 ]  # fmt: skip
@@ -59,6 +59,7 @@ def test_help_names_every_option_with_its_default() -> None:
         (["--store", "postgresql://lmr@127.0.0.1:1/lmr"], "Cannot reach the store 'lmr' at 127.0.0.1:1"),
         (["--store", "mysql://db/lmr"], "Expected a store as sqlite:FILE, postgresql://USER@HOST/DATABASE"),
         (["--mqtt", "localhost"], "Expected a broker as mqtt://host"),
+        (["--notify", "http://example.com/x"], "this machine alone"),
     ],
 )
 def test_what_cannot_start_is_one_sentence(

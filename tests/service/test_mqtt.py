@@ -19,8 +19,8 @@ from lmr.core.errors import LmrError
 from lmr.service import mqtt
 from lmr.service.engine.records import DELETED
 from lmr.service.engine.requests import StepAnswer
-from lmr.service.mqtt import MqttAddress, MqttPublisher
-from mosquitto import Broker, Subscriber, needs_broker, run_broker
+from lmr.service.mqtt import MOST_WAITING, MqttAddress, MqttPublisher
+from mosquitto import SETTLED, Broker, Subscriber, needs_broker, run_broker
 from scripted_engine import make_status
 
 
@@ -97,6 +97,28 @@ def test_operators_change_the_health_and_delete_streams(broker: Broker, publishe
 
 
 @needs_broker
+def test_the_estimated_accuracy_is_a_sensor(broker: Broker, publisher: MqttPublisher) -> None:
+    engine = make_engine()
+    engine.listen_results(publisher.add)
+    ask(engine, make_request("yard", 0), make_request("door", 0))
+    status = wait(engine, engine.add_labels("yard", 1, ["class 1", "class 1", None]))
+    wait(engine, engine.add_labels("door", 1, ["class 1", None, None]))
+    wait(engine, engine.act("door", "reset"))
+    with Subscriber(broker) as watched:
+        watched.wait_for(lambda last: "online" in last.get("lmr/available", ""))
+    publisher.close()  # after all is published
+    with Subscriber(broker) as later:
+        state = json.loads(later.last["lmr/yard/state"])
+        assert state["estimated_accuracy"] == status.estimated_accuracy
+        assert (state["estimated_interval"], state["estimated_labels"]) == ([*status.estimated_interval], 2)
+        assert "estimated_accuracy" not in json.loads(later.last["lmr/door/state"])
+        sensor = json.loads(later.last["homeassistant/sensor/lmr_-yard/estimated_accuracy/config"])
+        assert (sensor["name"], sensor["unit_of_measurement"]) == ("Estimated accuracy", "%")
+        assert "value_json.estimated_accuracy is number" in sensor["value_template"]
+    engine.close()
+
+
+@needs_broker
 def test_a_broker_that_lost_everything_gets_it_again(broker: Broker, publisher: MqttPublisher) -> None:
     publisher.add(make_answer("yard"))
     with Subscriber(broker) as watched:
@@ -111,6 +133,22 @@ def test_a_broker_that_lost_everything_gets_it_again(broker: Broker, publisher: 
 
 
 @needs_broker
+def test_a_stream_that_is_deleted_after_a_restart_leaves_nothing(broker: Broker, publisher: MqttPublisher) -> None:
+    publisher.add(make_answer("front.door"))
+    with Subscriber(broker) as watched:
+        watched.wait_for(lambda last: "lmr/front.door/state" in last)
+    publisher.close()
+    restarted = MqttPublisher(MqttAddress.read(broker.url))
+    restarted.start()
+    restarted.add(make_status("front.door", health=DELETED))
+    with Subscriber(broker) as watched:
+        watched.wait_for(lambda last: last.get("lmr/available") == "online")
+    restarted.close()  # after all is published
+    with Subscriber(broker) as later:
+        assert set(later.last) == {"lmr/available", SETTLED}
+
+
+@needs_broker
 def test_a_stream_that_is_deleted_while_the_broker_is_down_leaves_nothing(
     broker: Broker, publisher: MqttPublisher
 ) -> None:
@@ -120,6 +158,8 @@ def test_a_stream_that_is_deleted_while_the_broker_is_down_leaves_nothing(
     broker.stop()
     publisher.add(make_answer("door"))
     publisher.add(make_status("door", health=DELETED))
+    for seq in range(MOST_WAITING):  # more than the queue holds
+        publisher.add(make_answer("yard", seq=seq))
     publisher.add(make_answer("gate"))
     broker.start()
     with Subscriber(broker) as watched:
@@ -127,6 +167,63 @@ def test_a_stream_that_is_deleted_while_the_broker_is_down_leaves_nothing(
     publisher.close()
     with Subscriber(broker) as later:
         assert not [topic for topic in later.last if "door" in topic]
+
+
+@needs_broker
+def test_a_stream_that_the_store_lacks_after_a_restart_leaves_nothing(
+    broker: Broker, publisher: MqttPublisher, tmp_path: Path
+) -> None:
+    """It was deleted without a broker, and the service ended before there was one again."""
+    engine = make_engine(tmp_path / "store.sqlite")
+    engine.listen_results(publisher.add)
+    ask(engine, make_request("yard", 0), make_request("door", 0))
+    with Subscriber(broker) as watched:
+        watched.wait_for(lambda last: {"lmr/yard/state", "lmr/door/state"} <= set(last))
+    publisher.close()
+    wait(engine, engine.act("door", "delete"))
+    engine.close()
+    engine = make_engine(tmp_path / "store.sqlite")
+    restarted = MqttPublisher(MqttAddress.read(broker.url))
+    restarted.start(engine.is_gone)
+    with Subscriber(broker) as watched:
+        watched.wait_for(lambda last: not last.get("lmr/door/state", ""))
+        restarted.add(make_answer("yard", seq=2))
+        watched.wait_for(lambda last: json.loads(last["lmr/yard/state"])["seq"] == 2)
+    restarted.close()  # after all is published
+    with Subscriber(broker) as later:
+        assert not [topic for topic in later.last if "door" in topic]
+        assert len([topic for topic in later.last if "yard" in topic]) == 7
+    engine.close()
+
+
+def test_streams_are_not_gone_where_nobody_knows() -> None:
+    engine = make_engine()
+    assert not engine.is_gone("yard")
+    engine.close()
+    assert not engine.is_gone("yard")
+
+
+@needs_broker
+def test_a_message_that_the_broker_refuses_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(mqtt, "_RETRY", (0.1, 1))
+    long = make_answer("long", *[Answer("cat" * 100, 0.5)] * 32)
+    with run_broker(tmp_path, "max_packet_size 2000") as broker:
+        publisher = MqttPublisher(MqttAddress.read(broker.url))
+        publisher.start()
+        with Subscriber(broker) as watched:
+            for answer in (make_answer("yard"), long, make_answer("door"), long, make_answer("gate")):
+                publisher.add(answer)
+            watched.wait_for(lambda last: "lmr/gate/state" in last)
+            assert {"lmr/yard/state", "lmr/door/state", "lmr/available"} <= set(watched.last)
+            assert "lmr/long/state" not in watched.last
+        assert publisher.dropped >= 2
+        assert caplog.text.count("it is dropped") == 1
+        publisher.add(make_answer("long"))  # a small one of the same stream
+        with Subscriber(broker) as watched:
+            watched.wait_for(lambda last: "lmr/long/state" in last)
+        publisher.close()
 
 
 def test_messages_have_a_bounded_size() -> None:
@@ -173,38 +270,20 @@ def test_the_will_says_that_the_service_is_gone(broker: Broker, publisher: MqttP
         watched.wait_for(lambda last: last["lmr/available"] == "online")  # it has connected again
 
 
-def test_without_a_broker_nothing_waits_and_memory_is_bounded(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mqtt, "MOST_STREAMS", 3)
+def test_without_a_broker_nothing_waits_and_memory_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     with hold_closed_port() as nowhere:
         publisher = MqttPublisher(MqttAddress.read(f"mqtt://user:secret@{nowhere}"))
         publisher.start()
-        for seq in range(10):
-            publisher.add(make_answer(f"yard-{seq}", seq=seq))
-            publisher.add(make_status(f"gone-{seq}", health=DELETED))
-        assert list(publisher._states) == ["yard-7", "yard-8", "yard-9"]
-        assert len(publisher._unsent) == 6
+        for seq in range(MOST_WAITING + 50):
+            publisher.add(make_answer("yard", seq=seq))
+        assert publisher.dropped == 50
+        assert [result.seq for result in publisher._waiting] == list(range(50, MOST_WAITING + 50))
         publisher.close()
+    assert not publisher._thread.is_alive()
     assert "secret" not in caplog.text
     client = weakref.ref(publisher._client)
     del publisher
     assert client() is None  # with its sockets, before any garbage is collected
-
-
-@needs_broker
-def test_a_slow_broker_gets_the_last_answers(
-    broker: Broker, publisher: MqttPublisher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mqtt, "MOST_WAITING", 2)
-    for seq in range(100):
-        publisher.add(make_answer("yard", seq=seq))
-        publisher.add(make_answer("door", seq=seq))
-    with Subscriber(broker) as watched:
-        watched.wait_for(lambda last: last.get("lmr/available") == "online")
-    publisher.close()
-    with Subscriber(broker) as later:
-        assert [json.loads(later.last[f"lmr/{name}/state"])["seq"] for name in ("yard", "door")] == [99, 99]
 
 
 @pytest.mark.parametrize(

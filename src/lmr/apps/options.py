@@ -94,6 +94,10 @@ class ServerOptions:
     mqtt_password_file: AnyPath | None = None
     """a file with the password of the user of the broker, which the command line would show to other users of the
     machine (default: the variable LMR_MQTT_PASSWORD)"""
+    notify: str | None = None
+    """post every event, such as a camera that shows no picture, as JSON to this address of this machine; tried four
+    times"""
+    notify_host: str | None = None  # other hosts that --notify may name: A or A,B
     log_level: Literal["info", "warning", "error"] | None = None
     """the log, JSON lines on standard error; info has a line for every request (default: info; with --demo:
     warning)"""

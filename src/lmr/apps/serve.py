@@ -21,7 +21,7 @@ from lmr.apps.precision import LoadedModel, load_model
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
-from lmr.core.foreign_text import make_printable
+from lmr.core.foreign_text import hide_password, make_printable
 from lmr.core.method import Method
 from lmr.core.registry import find_addressed
 from lmr.core.reused import Reused
@@ -103,10 +103,12 @@ def open_server(plan: ServingPlan, where: ServerOptions | None = None, *, report
     from lmr.service.app.log import write_json_log
     from lmr.service.app.server import Server, bind
     from lmr.service.app.service import LiveService
+    from lmr.service.notify import Notifier, check_address
 
     where = where or ServerOptions()
     token = choose_token(where.host, where.token_file)
     broker = None if where.mqtt is None else MqttAddress.read(where.mqtt, where.mqtt_password_file)
+    address = None if where.notify is None else check_address(where.notify, (where.notify_host or "").split(","))
     with contextlib.ExitStack() as ending:
         ending.enter_context(write_json_log(where.log_level or "info"))
         bound = ending.enter_context(bind(where.host, where.port))
@@ -119,11 +121,16 @@ def open_server(plan: ServingPlan, where: ServerOptions | None = None, *, report
         if broker is not None:
             publisher = MqttPublisher(broker, plan.options.model)
             engine.listen_results(publisher.add)
-            publisher.start()
+            publisher.start(engine.is_gone)
             ending.callback(publisher.close)
             report(f"answers are published at {broker}")
         service = LiveService(engine, backbone.preprocess, backbone.name, backbone.facts)
         server = Server(make_app(service, token=token), bound)
+        if address is not None:
+            notifier = Notifier(address)
+            service.event_listeners.append(notifier.add)
+            ending.callback(notifier.close)
+            report(f"events are posted to {hide_password(address)}")
         title = addresses.describe_store(where.store)
         kept = "in memory alone, lost when the service ends" if title == addresses.NO_STORE else f"in {title}"
         for line in plan.describe(model, method, f"states {kept}; {engine.read_overview().streams} streams so far"):

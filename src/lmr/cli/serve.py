@@ -46,6 +46,8 @@ examples:
     lmr serve --labels names.txt --unknown 0.4
   publish the answers, so that every stream appears in Home Assistant:
     lmr serve --labels names.txt --mqtt mqtt://localhost
+  post its events, such as a camera that shows no picture, to a program on this machine:
+    lmr serve --labels names.txt --notify http://127.0.0.1:9000/alarm
   the same model without adaptation, to compare:
     lmr serve --labels names.txt --method zeroshot --watch off
 
@@ -65,7 +67,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_fields(group, ServiceSettings, show_frames=None)
     group = parser.add_argument_group("where it is served")
     add_fields(group, ServerOptions, host="ADDRESS", port="N", token_file="FILE", mqtt="ADDRESS")
-    add_fields(group, ServerOptions, mqtt_password_file="FILE", log_level=None)
+    add_fields(group, ServerOptions, mqtt_password_file="FILE", notify="URL", notify_host="HOST")
+    add_fields(group, ServerOptions, log_level=None)
     group = parser.add_argument_group("states of streams")
     add_fields(group, ServerOptions, store="ADDRESS", adopt=None)
     add_fields(group, ServiceSettings, resident="N", max_streams="N", durability=None, interval_s="S")

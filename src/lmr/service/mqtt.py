@@ -1,7 +1,7 @@
 """Answers of the service on MQTT: the last one of every stream, retained, with discovery for Home Assistant.
 
-The thread of paho-mqtt connects and writes, so that a slow or missing broker delays no answer. What the broker does not
-take in time is replaced by the next answer of the stream, and a broker that connects anew gets everything again.
+The engine only appends to a bounded queue. A thread of this module publishes, and the thread of paho-mqtt connects, so
+that a slow or missing broker delays no answer. What does not fit into the queue is dropped, the oldest first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import os
 import re
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -28,16 +29,18 @@ from lmr.service.network import read_secret
 from lmr.version import __version__
 
 if TYPE_CHECKING:
-    from paho.mqtt.client import Client, MQTTMessageInfo
+    from paho.mqtt.client import Client, MQTTMessage
 
 LOGGER = logging.getLogger("lmr.service.mqtt")
+Report = Callable[[str], object]  # gets messages for people
 PROGRAM = __name__.partition(".")[0]  # the prefix of topics, and what Home Assistant shows as the origin
-MOST_WAITING, MOST_STREAMS = 1000, 10_000  # messages that paho has not written; streams whose last state is kept
+MOST_WAITING, MOST_STREAMS = 1000, 10_000  # results in the queue; streams whose last state is kept for a reconnect
 MOST_TOP = 10  # classes in a message, which bounds its size: brokers refuse large ones
 PASSWORD_VARIABLE = "LMR_MQTT_PASSWORD"
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _RETRY = 1, 60  # seconds from one attempt to connect to the next, doubled each time
-_CLOSE_SECONDS = 5.0  # for what is not written at the end
+_SEND_SECONDS, _POLL_SECONDS = 5.0, 0.05  # to wait until the broker has a message; to see that the connection is lost
+_ATTEMPTS, _REFUSED_SECONDS = 3, 600.0  # to send a message; for which others of its size are not sent
 _DISCOVERY = "homeassistant/sensor/{}/{}/config"
 _SENSORS: dict[str, dict[str, str]] = {
     "label": {"icon": "mdi:tag"},
@@ -96,6 +99,55 @@ class MqttAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'mqtts' if self.tls else 'mqtt'}://{host}:{self.port}"
 
+    def make_client(self, purpose: str, warn: Report, on_connect: Callable[[Client], object]) -> Client:
+        """Return a client of paho-mqtt that is not connected yet, and that reconnects with a growing pause.
+
+        ``warn`` gets one sentence for each outage, which says what is wrong.
+        """
+        warned = False
+
+        def note_problem(problem: str) -> None:
+            nonlocal warned
+            if not warned:
+                warned = True
+                warn(f"the MQTT broker {self} {problem}; trying again")
+
+        def note_connect(client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
+            nonlocal warned
+            if reason.is_failure:
+                note_problem(f"refused the connection: {reason}")
+                return
+            warned = False
+            on_connect(client)
+
+        def note_disconnect(client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
+            if reason.is_failure:
+                note_problem(f"was lost: {reason}")
+
+        paho = require("paho.mqtt.client", "mqtt", purpose)
+        client: Client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+        if self.tls:
+            client.tls_set()
+        if self.user is not None:
+            client.username_pw_set(self.user, self.password)
+        client.reconnect_delay_set(*_RETRY)
+        client.on_connect, client.on_disconnect = note_connect, note_disconnect
+        client.on_connect_fail = lambda *_: note_problem("cannot be reached")
+        return client
+
+
+class _Lost(Exception):
+    """The connection was lost, or closed by the broker, before it had a message."""
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """The last message on a topic that was lost: how often one after the other, its bytes, and when."""
+
+    times: int = 0
+    size: int = 0
+    time: float = 0.0
+
 
 class MqttPublisher:
     """Publishes results of an engine to a broker: ``engine.listen_results(publisher.add)``.
@@ -109,128 +161,161 @@ class MqttPublisher:
         self._prefix = address.prefix or PROGRAM
         self._available = f"{self._prefix}/available"
         self._changed = threading.Condition()
-        self._connected = self._warned = False
-        self._waiting = 0  # messages that paho has not written
+        self._waiting: deque[StepAnswer | StreamStatus] = deque(maxlen=MOST_WAITING)
+        self._deleted: dict[str, None] = {}  # streams whose retained messages must be removed
+        self._found: dict[str, None] = {}  # streams of which the broker had a state at the first connect
+        self._is_gone: Callable[[str], bool] | None = None
+        self._looks = False  # True until the first connect asks for these states
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()  # the last of each stream
-        self._unsent: dict[str, None] = {}  # streams whose state must be sent, or removed if there is none
         self._announced: set[str] = set()  # streams that Home Assistant was told of since the last connect
+        self._losses: dict[str, _Loss] = {}  # of the last messages, by topic
+        self._renew = self._ended = False
+        self.dropped = 0  # messages that were not published
         self._client = self._make_client()
+        self._thread = threading.Thread(target=self._run, name="lmr-mqtt", daemon=True)
 
-    def start(self) -> None:
-        """Connect, in a thread."""
-        self._client.connect_async(self.address.host, self.address.port)
-        self._client.loop_start()
+    def start(self, is_gone: Callable[[str], bool] | None = None) -> None:
+        """Connect and publish, in threads of their own.
+
+        What the broker retains of a stream that ``is_gone`` is removed: the stream may have been deleted while there
+        was no broker, and the service ended before there was one.
+        """
+        self._is_gone, self._looks = is_gone, is_gone is not None
+        self._connect()
+        self._thread.start()
 
     def add(self, result: StepAnswer | StreamStatus) -> None:
-        """Publish a result; never waits."""
-        stream = result.stream
+        """Queue a result for publishing; never waits."""
         with self._changed:
-            if isinstance(result, StepAnswer):
-                state = _describe(result)
-                if state is None:
-                    return
-                self._states[stream] = state
-                self._states.move_to_end(stream)
-            elif result.health == DELETED:
-                self._states.pop(stream, None)
-            elif stream not in self._states:
-                return  # a stream that has not answered since the start
+            if isinstance(result, StreamStatus) and result.health == DELETED:
+                earlier = [one for one in self._waiting if one.stream != result.stream]
+                self._waiting.clear()
+                self._waiting.extend(earlier)
+                self._deleted[result.stream] = None
+                if len(self._deleted) > MOST_STREAMS:
+                    del self._deleted[next(iter(self._deleted))]
+                    self.dropped += 1
             else:
-                kept = {key: value for key, value in self._states[stream].items() if key not in ESTIMATE}
-                kept |= {"health": result.health, "camera": result.camera} | describe_estimate(result)
-                self._states[stream] = kept
-            self._unsent[stream] = None
-            while len(self._states) > MOST_STREAMS:
-                oldest, _ = self._states.popitem(last=False)
-                self._announced.discard(oldest)
-                self._unsent.pop(oldest, None)
-            while len(self._unsent) > 2 * MOST_STREAMS:  # others were deleted while there was no broker
-                del self._unsent[next(iter(self._unsent))]
-            self._send_unsent()
+                self.dropped += len(self._waiting) == MOST_WAITING
+                self._waiting.append(result)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Publish what waits, within seconds, and say goodbye."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._connected and self._unsent), _CLOSE_SECONDS)
-            last = self._send(self._available, "offline") if self._connected else None
-        if last is not None:
-            with contextlib.suppress(RuntimeError, ValueError):  # the connection was lost
-                last.wait_for_publish(_CLOSE_SECONDS)
+            self._ended = True
+            self._changed.notify_all()
+        self._thread.join(2 * _SEND_SECONDS)
+        self._disconnect()
+
+    def _make_client(self) -> Client:
+        client = self.address.make_client("lmr serve --mqtt", LOGGER.warning, self._note_connect)
+        client.will_set(self._available, "offline", qos=1, retain=True)
+        client.on_message = self._note_state
+        return client
+
+    def _connect(self) -> None:
+        self._client.connect_async(self.address.host, self.address.port)
+        self._client.loop_start()
+
+    def _disconnect(self) -> None:
         client = self._client
         client.disconnect()
         client.loop_stop()
         # Without a cycle, its last reference closes its sockets.
-        client.on_connect = client.on_connect_fail = client.on_disconnect = client.on_publish = None
+        client.on_connect = client.on_connect_fail = client.on_disconnect = client.on_message = None
 
-    def _make_client(self) -> Client:
-        paho = require("paho.mqtt.client", "mqtt", "lmr serve --mqtt")
-        client: Client = paho.Client(paho.CallbackAPIVersion.VERSION2)
-        if self.address.tls:
-            client.tls_set()
-        if self.address.user is not None:
-            client.username_pw_set(self.address.user, self.address.password)
-        client.reconnect_delay_set(*_RETRY)
-        client.will_set(self._available, "offline", qos=1, retain=True)
-        client.on_connect, client.on_disconnect = self._note_connect, self._note_disconnect
-        client.on_connect_fail = lambda *_: self._warn("cannot be reached")
-        client.on_publish = self._note_written
-        return client
-
-    # Called by the thread of paho.
-
-    def _note_connect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
-        if reason.is_failure:
-            self._warn(f"refused the connection: {reason}")
-            return
-        LOGGER.info("mqtt connected", extra={"fields": {"broker": str(self.address)}})
+    def _replace_client(self) -> None:
+        """Connect anew with a client that does not send the lost message before any other, as this one would."""
+        self._disconnect()
         with self._changed:
-            self._connected, self._warned, self._waiting = True, False, 0
-            self._announced.clear()  # a broker that was restarted may have lost what it retained
-            self._unsent |= dict.fromkeys(self._states)
-            self._send(self._available, "online")
-            self._send_unsent()
+            self._changed.wait_for(lambda: self._ended, _RETRY[0])
+            if self._ended:
+                return
+        self._client = self._make_client()
+        self._connect()
 
-    def _note_disconnect(self, client: Client, data: Any, flags: Any, reason: Any, properties: Any) -> None:
-        with self._changed:
-            self._connected = False
-            self._changed.notify_all()
-        if reason.is_failure:
-            self._warn(f"was lost: {reason}")
+    def _has_work(self) -> bool:
+        return bool(self._renew or self._deleted or self._found or self._waiting)
 
-    def _note_written(self, client: Client, data: Any, number: int, reason: Any, properties: Any) -> None:
-        with self._changed:
-            self._waiting -= 1
-            self._send_unsent()
-            self._changed.notify_all()
+    def _run(self) -> None:
+        end = float("inf")
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or (self._client.is_connected() and self._has_work()))
+                end = min(end, time.monotonic() + _SEND_SECONDS) if self._ended else end
+                if self._ended and not (self._client.is_connected() and self._has_work() and time.monotonic() < end):
+                    break
+                deleted, found, result = next(iter(self._deleted), None), None, None
+                if deleted is None and self._renew:
+                    self._renew = False
+                elif deleted is None and self._found:
+                    found, _ = self._found.popitem()
+                elif deleted is None:
+                    result = self._waiting.popleft()
+            try:
+                if deleted is not None:
+                    self._remove(deleted)
+                elif found is not None:
+                    self._check(found)
+                elif result is not None:
+                    self._publish(result)
+                else:
+                    self._publish_all()
+            except _Lost:
+                self._replace_client()  # which publishes all that is retained
+            except Exception:  # one bad result must not end the others
+                LOGGER.exception("A message could not be published")
+        with contextlib.suppress(_Lost):
+            if self._client.is_connected():
+                self._send(self._available, "offline")
 
-    def _warn(self, problem: str) -> None:
-        if not self._warned:
-            self._warned = True
-            LOGGER.warning("the MQTT broker %s %s; trying again", self.address, problem)
+    def _publish_all(self) -> None:
+        """Publish all that is retained again, as a broker that was restarted may have lost it."""
+        self._announced.clear()
+        self._send(self._available, "online")
+        for stream in list(self._states):
+            self._publish_state(stream)
 
-    # With the lock.
-
-    def _send_unsent(self) -> None:
-        """Send states until too many messages wait to be written; the others follow when these are."""
-        while self._connected and self._unsent and self._waiting < MOST_WAITING:
-            stream = next(iter(self._unsent))
-            del self._unsent[stream]
-            state = self._states.get(stream)
+    def _publish(self, result: StepAnswer | StreamStatus) -> None:
+        stream = result.stream
+        if isinstance(result, StepAnswer):
+            state = _describe(result)
             if state is None:
-                self._announced.discard(stream)
-                for topic in (self._name_topic(stream), *(self._name_discovery(stream, key) for key in _SENSORS)):
-                    self._send(topic, "")
-                continue
-            if stream not in self._announced:
-                self._announced.add(stream)
-                for key in _SENSORS:
-                    self._send(self._name_discovery(stream, key), json.dumps(self._describe_sensor(stream, key)))
-            self._send(self._name_topic(stream), json.dumps(state, ensure_ascii=False, allow_nan=False))
+                return
+        elif stream not in self._states:
+            return  # a stream that has not answered since the start
+        else:
+            state = {key: value for key, value in self._states[stream].items() if key not in ESTIMATE}
+            state |= {"health": result.health, "camera": result.camera} | describe_estimate(result)
+        self._states[stream] = state
+        self._states.move_to_end(stream)
+        while len(self._states) > MOST_STREAMS:
+            self._announced.discard(self._states.popitem(last=False)[0])
+        self._publish_state(stream)
 
-    def _send(self, topic: str, payload: str) -> MQTTMessageInfo:
-        """Have paho write a retained message; one that is lost with the connection is sent again after the next."""
-        self._waiting += 1
-        return self._client.publish(topic, payload, qos=0, retain=True)
+    def _remove(self, stream: str) -> None:
+        """Remove what the broker retains of a stream, also of one that has not answered since the start."""
+        self._states.pop(stream, None)
+        self._announced.discard(stream)
+        for topic in (self._name_topic(stream), *(self._name_discovery(stream, key) for key in _SENSORS)):
+            self._send(topic, "")
+        with self._changed:
+            self._deleted.pop(stream, None)
+
+    def _check(self, stream: str) -> None:
+        """Remove what the broker retains of a stream that is gone."""
+        assert self._is_gone is not None
+        if stream not in self._states and self._is_gone(stream):
+            with self._changed:
+                self._deleted[stream] = None
+
+    def _publish_state(self, stream: str) -> None:
+        if stream not in self._announced:
+            for key in _SENSORS:
+                self._send(self._name_discovery(stream, key), json.dumps(self._describe_sensor(stream, key)))
+            self._announced.add(stream)
+        self._send(self._name_topic(stream), json.dumps(self._states[stream], ensure_ascii=False, allow_nan=False))
 
     def _name_topic(self, stream: str) -> str:
         return f"{self._prefix}/{stream}/state"
@@ -257,6 +342,48 @@ class MqttPublisher:
             **({"json_attributes_topic": topic} if key == "label" else {}),
             **_SENSORS[key],
         }
+
+    def _send(self, topic: str, payload: str) -> None:
+        """Publish a retained message and wait until the broker has it; _Lost if the connection was lost.
+
+        A broker closes the connection if it does not take a message, for example one that is too large. So a message
+        that was lost three times is dropped. For a while, others of about its size are not sent to its topic.
+        """
+        size, loss = len(payload.encode()), self._losses.get(topic, _Loss())
+        if loss.times == _ATTEMPTS and size > loss.size / 2 and time.monotonic() < loss.time + _REFUSED_SECONDS:
+            self.dropped += 1
+            return
+        message, end = self._client.publish(topic, payload, qos=1, retain=True), time.monotonic() + _SEND_SECONDS
+        with contextlib.suppress(RuntimeError, ValueError):  # not connected
+            while self._client.is_connected() and time.monotonic() < end:
+                message.wait_for_publish(_POLL_SECONDS)
+                if message.is_published():
+                    self._losses.pop(topic, None)
+                    return
+        times = loss.times % _ATTEMPTS + 1
+        self._losses[topic] = _Loss(times, size, time.monotonic())
+        if times == _ATTEMPTS:
+            LOGGER.warning("the MQTT broker took no message of %d bytes on %r; it is dropped", size, topic)
+        raise _Lost
+
+    def _note_connect(self, client: Client) -> None:
+        LOGGER.info("mqtt connected", extra={"fields": {"broker": str(self.address), "dropped": self.dropped}})
+        with self._changed:
+            self._renew = True
+            self._changed.notify_all()
+        if self._looks:
+            self._looks = False
+            client.subscribe(self._name_topic("+"))
+
+    def _note_state(self, client: Client, data: Any, message: MQTTMessage) -> None:
+        """Note a stream whose state was retained at the first connect; what is published now comes after these."""
+        if not message.retain:
+            client.unsubscribe(self._name_topic("+"))
+            return
+        with self._changed:
+            if len(self._found) < MOST_STREAMS:
+                self._found[message.topic.removeprefix(f"{self._prefix}/").removesuffix("/state")] = None
+                self._changed.notify_all()
 
 
 def _describe(answer: StepAnswer) -> dict[str, Any] | None:

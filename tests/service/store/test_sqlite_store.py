@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import subprocess
 import sys
@@ -71,6 +73,25 @@ def test_other_files_and_formats_are_refused(tmp_path: Path) -> None:
         SqliteStore(tmp_path / "file" / "s.sqlite", IDENTITY)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE facts SET value = 'x' WHERE name = 'version'",
+        "DELETE FROM facts WHERE name = 'version'",
+        "UPDATE facts SET value = x'00' WHERE name = 'model'",
+        "UPDATE facts SET name = 'methox' WHERE name = 'method'",
+        "DELETE FROM facts WHERE name = 'checksum'",
+    ],
+)
+def test_damaged_facts_are_a_sentence(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "s.sqlite"
+    SqliteStore(path, IDENTITY).close()
+    with contextlib.closing(sqlite3.connect(path)) as made, made:
+        made.execute(damage)
+    with pytest.raises(LmrError, match="checksum"):
+        SqliteStore(path, IDENTITY)
+
+
 def test_a_file_is_one_store_whatever_its_name(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "s.sqlite", IDENTITY)
     (tmp_path / "link").symlink_to(tmp_path / "s.sqlite")
@@ -80,6 +101,10 @@ def test_a_file_is_one_store_whatever_its_name(tmp_path: Path) -> None:
             SqliteStore(tmp_path / name, IDENTITY)
     store.commit(Transaction({"cam": make_change("r")}))
     store.close()
+    os.link(tmp_path / "s.sqlite", tmp_path / "hard")
+    with pytest.raises(LmrError, match="several names"):
+        SqliteStore(tmp_path / "hard", IDENTITY)
+    (tmp_path / "hard").unlink()
     store = SqliteStore(tmp_path / "link", IDENTITY)
     assert read_text(store, "cam") == "r"
     assert not (tmp_path / "link-wal").exists()

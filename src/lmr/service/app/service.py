@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict
 
 from fastapi import Request
@@ -38,6 +39,7 @@ class LiveService:
         self.listeners = 0  # clients of the events
         self.stopping = threading.Event()
         self.recent: deque[ServiceEvent] = deque(maxlen=_RECENT)
+        self.event_listeners: list[Callable[[ServiceEvent], object]] = []  # called with each event, and must not wait
         self._noted = engine.read_overview().change  # the change up to which events were counted and logged
 
     @property
@@ -53,6 +55,8 @@ class LiveService:
         for event in changes.events:
             self.recent.append(event)
             self.metrics.add_event(event)
+            for listener in self.event_listeners:
+                listener(event)
             LOGGER.info("event", extra={"fields": {"event": asdict(event)}})
         return self._noted
 

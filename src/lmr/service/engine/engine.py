@@ -203,6 +203,15 @@ class Engine:
                 events=[ServiceEvent.from_json(text) for text in self._store.read_events(stream)],
             )
 
+    def is_gone(self, stream: str) -> bool:
+        """Return True if the store has no such stream. In memory, or if it cannot be read, nobody knows."""
+        try:
+            with self._reading():
+                self._find_record(stream)
+        except Refused as error:
+            return self._store.durable and isinstance(error, UnknownStream)
+        return False
+
     def list_unlabelled(self, stream: str) -> list[QueuedImage]:
         """Return the images of a stream that can be labelled and are not, oldest first; reads the store."""
         with self._reading():

@@ -9,6 +9,7 @@ are never written.
 from __future__ import annotations
 
 import abc
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -27,7 +28,9 @@ from lmr.service.store.stored_types import (
 
 CLASSES = "classes or prompts"  # the name of their digest in an identity
 NAMES = "names"  # the names of the classes, in JSON, which are told and not compared
+CHECKSUM = "checksum"  # the fact about all other facts
 MOST_EVENTS = 10_000  # kept of all streams
+_LAST_EPOCH = 2**63 - 1
 MOST_STEPS = 200  # notes of requests, kept of each stream
 _ID = "(SELECT id FROM streams WHERE name = ?)"
 
@@ -205,10 +208,15 @@ class SqlStore(abc.ABC):
         if stored.get("format") != "lmr-store":
             raise LmrError(f"{self.title} is a database, but not a store of lmr; give another --store.")
         version = stored.get("version", "")
-        if version != str(VERSION):
+        if version.isdecimal() and version != str(VERSION):
             raise LmrError(
-                f"The store {self.title} has format {version!r}, this lmr reads {VERSION}; use the lmr that "
-                "wrote it, or give another --store."
+                f"The store {self.title} has format {version}, this lmr reads {VERSION}; use the lmr that wrote it, or "
+                "give another --store."
+            )
+        if stored.get(CHECKSUM) != _sum_facts(stored):
+            raise LmrError(
+                f"The store {self.title} is damaged: its facts do not have their checksum. Restore it from a copy, or "
+                "give another --store."
             )
         for name, value in self.identity.items():
             if name != NAMES and value != stored.get(name) and not (name == CLASSES and self.adopt):
@@ -228,7 +236,11 @@ def _read_facts(sql: Statements) -> dict[str, str]:
 
 def _write_facts(sql: Statements, facts: Mapping[str, str]) -> None:
     sql.run("DELETE FROM facts")
-    sql.run_many("INSERT INTO facts VALUES (?, ?)", list(facts.items()))
+    sql.run_many("INSERT INTO facts VALUES (?, ?)", list({**facts, CHECKSUM: _sum_facts(facts)}.items()))
+
+
+def _sum_facts(facts: Mapping[str, str]) -> str:
+    return seal(json.dumps(sorted(pair for pair in facts.items() if pair[0] != CHECKSUM)))[:8]
 
 
 def _mark(values: Sequence[object]) -> str:
@@ -236,7 +248,8 @@ def _mark(values: Sequence[object]) -> str:
 
 
 def _raise_epoch(sql: Statements, stream: str) -> int:
-    query = "INSERT INTO fences VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET epoch = fences.epoch + 1 RETURNING epoch"
+    following = f"CASE WHEN fences.epoch < {_LAST_EPOCH} THEN fences.epoch + 1 ELSE 1 END"  # larger only by damage
+    query = f"INSERT INTO fences VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET epoch = {following} RETURNING epoch"
     return int(sql.run(query, stream)[0][0])
 
 

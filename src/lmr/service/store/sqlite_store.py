@@ -30,6 +30,7 @@ class SqliteStore(SqlStore):
         with contextlib.ExitStack() as held:  # the lock of the file, and the connections
             if self.path is not None:
                 held.enter_context(_lock(self.path))
+                _refuse_other_names(self.path)
             try:
                 self._writer = _connect(self.path, held)
                 self._write(self._prepare_tables)
@@ -109,6 +110,16 @@ def _connect(path: Path | None, held: contextlib.ExitStack) -> sqlite3.Connectio
     made.execute("PRAGMA synchronous=FULL")
     made.execute("PRAGMA journal_size_limit=67108864")
     return made
+
+
+def _refuse_other_names(path: Path) -> None:
+    """Refuse a file with hard links: each name has a lock and a log of its own, but the states are the same."""
+    with contextlib.suppress(OSError):  # there is no file yet, or SQLite says what is wrong with it
+        if path.stat().st_nlink > 1:
+            raise LmrError(
+                f"The store {str(path)!r} has several names (hard links), under which services could use it at once; "
+                "remove the others, or give a copy of the file."
+            )
 
 
 def _lock(path: Path) -> contextlib.AbstractContextManager[None]:
