@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import resource
 import shlex
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -25,9 +22,8 @@ from lmr.apps.serve import (
     choose_token,
     create_served,
     keep_freed_memory,
-    leave_if_loading,
+    open_server,
     open_store,
-    serve_classifier,
 )
 from lmr.core.errors import LmrError
 from lmr.watch.settings import WatchSettings
@@ -73,7 +69,6 @@ def test_other_machines_need_one(host: str, tmp_path: Path) -> None:
         "a-token-with-ä-in-it",
         "a" * 16,
         "abcde" * 10,
-        "replace-this-by-a-long-random-text",  # of an earlier secret.yaml
     ],
 )
 def test_weak_tokens(content: str, tmp_path: Path) -> None:
@@ -103,15 +98,9 @@ def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
 
 def test_garbage_is_looked_for_only_in_what_is_new() -> None:
     """Going through all modules and the model would stop every thread."""
-    while_serving: list[int] = []
-
-    def look(url: str, stop: Callable[[], None]) -> None:
-        while_serving.append(gc.get_freeze_count())
-        stop()
-
     before = gc.get_freeze_count()
-    serve_classifier(make_plan(), ServerOptions(port=0), report=lambda line: None, on_ready=look)
-    assert while_serving[0] > before
+    with open_server(make_plan(), ServerOptions(port=0), report=lambda line: None):
+        assert gc.get_freeze_count() > before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the setting is one of glibc")
@@ -132,44 +121,22 @@ def test_a_step_finds_its_memory_mapped() -> None:
     assert count_faults(3) < 500
 
 
-def test_process_that_still_loads_is_ended_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes: list[int] = []
-    monkeypatch.setattr(os, "_exit", codes.append)
-    leave_if_loading()
-    assert not codes
-    done = threading.Event()
-    loader = threading.Thread(target=done.wait, name="lmr-load")
-    loader.start()
-    leave_if_loading()
-    done.set()
-    loader.join()
-    assert codes == [0]
-
-
 @needs_broker
 def test_answers_are_published(tmp_path: Path) -> None:
     """From the image of a client to the message of a broker."""
 
-    def send(url: str, stop: Callable[[], None]) -> None:
-        try:
-            headers = {"Content-Type": "image/jpeg"}
-            sent = httpx.post(f"{url}/v1/streams/yard/images", content=make_file(), headers=headers, timeout=TIMEOUT)
-            answer = sent.raise_for_status().json()
-            with Subscriber(broker) as watched:
-                watched.wait_for(lambda last: "lmr/yard/state" in last)
-                labels.append(json.loads(watched.last["lmr/yard/state"])["label"])
-            labels.append(answer["answers"][0]["label"])
-        finally:
-            stop()
-
-    labels: list[str] = []
     with run_broker(tmp_path) as broker:
         where = ServerOptions(port=0, mqtt=broker.url)
-        plan = make_plan()
-        serve_classifier(plan, where, report=lambda line: None, on_ready=send)
+        with open_server(make_plan(), where, report=lambda line: None) as server, server:
+            headers = {"Content-Type": "image/jpeg"}
+            path = f"{server.url}/v1/streams/yard/images"
+            answer = httpx.post(path, content=make_file(), headers=headers, timeout=TIMEOUT).raise_for_status().json()
+            with Subscriber(broker) as watched:
+                watched.wait_for(lambda last: "lmr/yard/state" in last)
+                label = json.loads(watched.last["lmr/yard/state"])["label"]
         with Subscriber(broker) as later:
             assert later.last["lmr/available"] == "offline"
-    assert labels[0] == labels[1]
+    assert label == answer["answers"][0]["label"]
 
 
 def test_names_of_an_earlier_run_are_shown_escaped() -> None:
@@ -181,80 +148,44 @@ def test_names_of_an_earlier_run_are_shown_escaped() -> None:
     assert r"cat\nlmr" in lines[0]
 
 
-def test_classes_are_changed_over_http_and_stay_changed(tmp_path: Path) -> None:
-    new, found = ["aquarium fish", "apple", "cat"], []
-    where = ServerOptions(port=0, store=f"sqlite:{tmp_path}/s.sqlite")
-
-    def run(names: list[str], work: Callable[[lmr.Client], None]) -> None:
-        def look(url: str, stop: Callable[[], None]) -> None:
-            try:
-                with lmr.Client(url) as client:
-                    work(client)
-            finally:
-                stop()
-
-        plan = make_plan(names, method="lmr")
-        serve_classifier(plan, where, report=lambda line: None, on_ready=look)
-
-    def change(client: lmr.Client) -> None:
-        answer = client.step("cam", make_file())
-        assert set(dict(answer.answers[0].top)) == set(NAMES)
-        for wrong, reason in (
-            (["cat"], "at least 2 items"),
-            (["aquarium fish", "aquarium  fish"], "once"),
-            (["cat", "zeppelin"], "zeppelin"),
-            (["cat", ""], "is empty"),
-            (["cat", "dog\u202e"], "control character"),
-            (["cat", "dog" * 1_000_000], "3,000,000 characters"),
-        ):
-            with pytest.raises(LmrError, match=reason):
-                client.change_classes(wrong)
-        assert client.model()["classes"] == NAMES
-        assert client.change_classes(new)["classes"] == new
-        assert set(dict(client.step("cam", make_file()).answers[0].top)) == set(new)
-
-    def look_again(client: lmr.Client) -> None:
-        answer = client.step("cam", make_file())
-        assert (answer.seq, set(dict(answer.answers[0].top))) == (3 + len(found), set(new))
-        found.append(answer)
-
-    run(NAMES, change)
-    run(NAMES, look_again)  # the names at the start are changed as they were
-    run(new, look_again)
-    with pytest.raises(LmrError, match="three ways") as refused:
-        run(["cat", "dog"], look_again)
-    for text in (", ".join(new), "cat, dog", shlex.quote(",".join(new)), "PUT /v1/model/classes", "another --store"):
-        assert text in str(refused.value)
-    assert len(found) == 2
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_database_that_goes_away_is_told_and_comes_back() -> None:
     """What was acknowledged is there, and the service was not started again."""
     server, seqs = PostgresServer("fsync=off"), list[int]()
 
-    def look(url: str, stop: Callable[[], None]) -> None:
-        try:
-            with lmr.Client(url, patience=TIMEOUT) as client:
-                seqs.append(client.step("cam", make_file()).seq)
-                server.stop("immediate")
-                headers = {"Content-Type": "image/png"}
-                refused = httpx.post(
-                    f"{url}/v1/streams/cam/images", content=make_file(), headers=headers, timeout=TIMEOUT
-                )
-                assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
-                assert client.readiness() == "degraded"
-                server.start()
-                seqs.append(client.step("cam", make_file()).seq)
-                assert client.readiness() == "ready"
-        finally:
-            stop()
-
-    plan = make_plan(method="lmr")
     try:
         where = ServerOptions(port=0, store=server.url)
-        serve_classifier(plan, where, report=lambda line: None, on_ready=look)
+        with (
+            open_server(make_plan(method="lmr"), where, report=lambda line: None) as served,
+            served,
+            lmr.Client(served.url, patience=TIMEOUT) as client,
+        ):
+            seqs.append(client.step("cam", make_file()).seq)
+            server.stop("immediate")
+            headers = {"Content-Type": "image/png"}
+            path = f"{served.url}/v1/streams/cam/images"
+            refused = httpx.post(path, content=make_file(), headers=headers, timeout=TIMEOUT)
+            assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
+            assert client.readiness() == "degraded"
+            server.start()
+            seqs.append(client.step("cam", make_file()).seq)
+            assert client.readiness() == "ready"
     finally:
         server.remove()
     assert seqs == [1, 2]
+
+
+def test_a_store_of_other_classes_names_the_ways_to_go_on(tmp_path: Path) -> None:
+    address = f"sqlite:{tmp_path / 's'}"
+    words = ["cat, dog", shlex.quote(",".join(NAMES)), "--adopt", "another --store"]
+    store = open_store(address, create_served("lmr", lmr.load().classifier(NAMES), 1), None)
+    assert store is not None
+    store.close()
+    method = create_served("lmr(gamma0=0.3, beta=3.0)", lmr.load().classifier(["cat", "dog"]), 1)
+    with pytest.raises(LmrError, match="three ways") as refused:
+        open_store(address, method, None)
+    assert all(text in str(refused.value) for text in words)
+    store = open_store(address, method, None, adopt=True)
+    assert store is not None
+    store.close()

@@ -23,7 +23,6 @@ from lmr.apps.serve_demo import (
     RAMP,
     SCRIPTS,
     STATIC,
-    STILL,
     CameraScript,
     DemoCameras,
     Result,
@@ -33,9 +32,7 @@ from lmr.apps.serve_demo import (
 from lmr.cli import main
 from lmr.core.answer import Answer
 from lmr.core.errors import LmrError
-from lmr.data.corruptions.apply import corrupt_batch
 from lmr.data.names import read_list
-from lmr.data.photographs import Photographs
 from lmr.service.engine.status import ServiceEvent, StreamDetail
 from lmr.service.settings import ServiceSettings
 from page_reader import WAIT
@@ -264,32 +261,6 @@ def test_a_busy_service_does_not_end_a_camera(monkeypatch: pytest.MonkeyPatch) -
         cameras.stop()
     assert cameras.failures == []
     assert service.steps["cam-a"]
-
-
-PHOTOGRAPHS = Photographs()
-
-
-def test_skewed_camera_sees_mostly_one_class_in_any_weather() -> None:
-    script = CameraScript("cam", "", "fog", 20, dominant="automobile")
-    for requests in (range(20), range(20, 40)):
-        labels = [label for request in requests for label in script.take(request, PHOTOGRAPHS, 1)[1]]
-        assert 0.72 < labels.count("automobile") / len(labels) < 0.9  # 80 %, and some of the others
-
-
-def test_still_camera_repeats_one_frame() -> None:
-    script = CameraScript("cam", "", STILL, 3)
-    (before, _), (first, label), (later, again) = (script.take(request, PHOTOGRAPHS, 1) for request in (2, 3, 500))
-    assert (first == first[0]).all()
-    assert np.array_equal(first, later)
-    assert label == again == [label[0]] * FRAMES
-    assert not (before == before[0]).all()
-
-
-def test_bad_weather_is_the_corruption_of_the_benchmarks() -> None:
-    foggy, clear = (CameraScript("cam", "", "fog", onset).take(90, PHOTOGRAPHS, 1)[0] for onset in (0, 10_000))
-    index = np.random.default_rng([1, 90]).integers(0, 2000, FRAMES)
-    expected = corrupt_batch(clear, "fog", 5, seed=1, indices=index, constants="cifar")
-    assert np.array_equal(foggy, expected)
 
 
 def test_a_refusal_ends_a_camera_and_is_kept() -> None:

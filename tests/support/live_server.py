@@ -26,9 +26,7 @@ def run_live_server(
     method = create_served("lmr", backbone.classifier(list(names)), settings.resident)
     engine = Engine(Watched(method, WatchSettings()), list(names), settings)
     engine.start()
-    service = LiveService(settings).install(
-        engine, backbone.preprocess, backbone.name, classify=lambda others: backbone.classifier(list(others))
-    )
+    service = LiveService(engine, backbone.preprocess, backbone.name)
     try:
         with Server(make_app(service, token=token)) as server:
             yield server.url

@@ -24,16 +24,6 @@ def read_answer(made: socket.socket) -> PlainAnswer:
     return PlainAnswer(answer.status, answer.headers, answer.read())
 
 
-def read_head(made: socket.socket) -> bytes:
-    """Up to the first empty line, and nothing of what follows."""
-    found = b""
-    while not found.endswith(b"\r\n\r\n"):
-        part = made.recv(1)
-        assert part, f"The connection was closed after {found!r}."
-        found += part
-    return found
-
-
 def read_until_closed(made: socket.socket) -> bytes:
     """Everything up to the end of the connection; a reset, after bytes that nobody read, is an end too."""
     found = b""

@@ -42,7 +42,6 @@ class ScriptedEngine(Engine):
         self.details: dict[str, StreamDetail] = {}
         self.events: list[ServiceEvent] = []
         self.listeners: list[Callable[[BatchReport], None]] = []
-        self.drained: float | None = None
         self.full: Exception | None = None  # what every request is refused by before it is decoded, but for known keys
         self.known_keys: set[str | None] = set()
 
@@ -111,11 +110,6 @@ class ScriptedEngine(Engine):
         events = [event for event in self.events if event.number > after]
         streams = [status for status in self.statuses.values() if status.change > after][:limit]
         return Changes(after, self.overview.change, events, streams)
-
-    def drain(self, seconds: float) -> bool:
-        self.drained = seconds
-        self.overview = replace(self.overview, state="draining", reason="The service is draining.")
-        return True
 
     def _status(self, stream: str) -> StreamStatus:
         if stream not in self.statuses:

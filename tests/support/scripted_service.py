@@ -42,7 +42,7 @@ class ScriptedService:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def step(self, stream: str, one: Seen) -> tuple[int, Any, bool]:
-        key, digest = one.headers.get("Idempotency-Key", ""), hashlib.sha256(one.body).hexdigest()
+        key, digest = one.headers.get("Idempotency-Key", ""), hashlib.sha256(b"".join(one.images)).hexdigest()
         with self.lock:
             if (stream, key) in self.answers:
                 kept, answer = self.answers[stream, key]

@@ -48,6 +48,6 @@ class ScriptedService:
 def serve_scripted(settings: ServiceSettings | None = None, token: str | None = None) -> Iterator[ScriptedService]:
     backbone = load_pocket()
     engine = ScriptedEngine(lmr.create("zeroshot", backbone.classifier(NAMES)), NAMES, settings)
-    app = make_app(LiveService(engine.settings).install(engine, backbone.preprocess, "pocket"), token=token)
+    app = make_app(LiveService(engine, backbone.preprocess, "pocket"), token=token)
     with Server(app) as server, httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
         yield ScriptedService(engine, server, client)

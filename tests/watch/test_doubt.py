@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import lmr
 from lmr.watch.health import Level
@@ -69,35 +68,6 @@ def test_only_answers_that_leave_a_true_majority_are_an_alarm(kind: str) -> None
     else:
         assert events == []
         assert gain > (0.05 if kind == "biased" else -0.005)
-
-
-def test_it_needs_a_frozen_model_that_is_often_sure_of_few_classes() -> None:
-    """The three conditions on each stream, computed from all images at once."""
-    found = {}
-    for kind in ("majority", "balanced", "biased"):
-        clip, (images, _) = make_clip(), make_stream(kind, 200)
-        watched = lmr.Watched(lmr.create("lmr(preset='auto')", clip), WatchSettings(mode="report", every=1))
-        answers = torch.cat([answer.logits for _, answer in watch(watched, images)]).double()
-        signals, weights = watched.signals(), (1 - 1 / 64) ** torch.arange(199, -1, -1).double()
-        weights /= weights.sum()
-        plain = clip(images).double()
-        means = [float(weights @ -(z.softmax(1) * z.log_softmax(1)).sum(1)) for z in (answers, plain)]
-        slow = (1 - 1 / 128) ** torch.arange(199, -1, -1).double()
-        slow /= slow.sum()
-        sureness = torch.tensor([max(0.0, 2 * max(row) - 1) for row in plain.softmax(1).tolist()]).double()
-        shares = (slow * sureness) @ F.one_hot(plain.argmax(1), CLASSES).double()
-        mean = float(shares.sum())
-        shares /= mean
-        number = float(torch.exp(-(shares * (shares + 1e-300).log()).sum()))
-        assert signals.entropy == pytest.approx(means[0], abs=1e-5)
-        assert signals.frozen_entropy == pytest.approx(means[1], abs=1e-5)
-        assert signals.sureness == pytest.approx(mean, abs=1e-5)
-        assert signals.sure_classes == pytest.approx(number, abs=1e-4)
-        found[kind] = (means[0] > 1.01 * means[1], mean > 0.42, number < 4.75)
-    assert found["majority"] == (True, True, True)
-    assert not found["balanced"][2]
-    assert found["biased"][0]
-    assert found["biased"][1:] == (False, True)
 
 
 def test_resumed_and_mixed_streams_raise_it_as_one_alone(tmp_path: Path) -> None:

@@ -279,24 +279,10 @@ def test_state_without_a_watch_loads_and_the_reverse_is_refused(tmp_path: Path) 
     assert are_equal(watched.state_dict(), kept)
 
 
-def damage(state: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    text = json.loads(state["watch"])
-    text[0][key] = value
-    return state | {"watch": json.dumps(text)}
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
         lambda state: state | {"watch": "{"},
-        lambda state: state | {"watch": "[]"},
-        lambda state: state | {"watch": "[5]"},
-        lambda state: damage(state, "health", {"level": "well"}),
-        lambda state: damage(state, "snapshots", [1, 2, 3, 4, 5, 6, 7]),
-        lambda state: damage(state, "events", [{}]),
-        lambda state: state | {"tensors": {k: v for k, v in state["tensors"].items() if "classes" not in k}},
-        lambda state: state | {"tensors": state["tensors"] | {"watch/0/classes": torch.zeros(2, 9).double()}},
-        lambda state: state | {"tensors": state["tensors"] | {"watch/0/x/norms": torch.zeros(1, 9).double()}},
         lambda state: state | {"spec": "tent()"},
         lambda state: 5,
     ],
@@ -348,20 +334,6 @@ def test_all_events_are_counted_and_100_are_kept() -> None:
     assert other.describe_events() == watched.describe_events()
 
 
-def test_reset_is_recorded() -> None:
-    watched = make("lmr", streams=2)
-    for batch in range(5):
-        watched.step(small_world.make_images(batch), [0, 1] * 4)
-    other = watched.state_dict(0)
-    watched.reset(1)
-    fresh = make("lmr", streams=2)
-    assert are_equal(watched.method.state_dict(1), fresh.method.state_dict(1))
-    assert are_equal(watched.state_dict(0), other)
-    (event,) = watched.events
-    assert (event.stream, event.step, event.action, event.operator) == (1, 5, Action.RESET, True)
-    assert watched.watches[1].snapshots == ()
-
-
 @pytest.mark.parametrize("streams", [1, 2])
 def test_info_names_the_compared_images_and_the_frozen_labels(streams: int) -> None:
     watched, images = make("lmr", streams=streams), small_world.make_images(0)
@@ -390,22 +362,6 @@ def test_steps_are_counted_from_the_start_of_the_state() -> None:
 
 
 # The settings.
-
-
-def test_one_image_in_four_is_compared_at_first_and_then_one_in_sixteen() -> None:
-    clip = small_world.make_classifier()
-    encoded = []
-    clip.encoder.register_forward_pre_hook(lambda _, given: encoded.append(len(given[0])))
-    plain, watched = lmr.create("lmr", clip), lmr.Watched(lmr.create("lmr", clip), WatchSettings())
-    counts = []
-    for method in (plain, watched):
-        encoded.clear()
-        for batch in range(76):
-            method.step(small_world.make_images(batch % 12))
-        counts.append(sum(encoded))
-    assert watched.health == [Level.OK]
-    assert counts[1] - counts[0] == watched.signals().compared == YOUNG / 4 + (76 * 8 - YOUNG) / 16
-    assert (watched.every, watched.every_young) == (16, 4)
 
 
 def test_reset_every_is_the_simplest_guard() -> None:

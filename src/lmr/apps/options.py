@@ -86,6 +86,8 @@ class ServerOptions:
     store: str = "none"
     """what keeps the states: sqlite:FILE for one service, postgresql://USER@HOST/DATABASE for any number of replicas,
     none for memory, which ends with the service"""
+    adopt: bool = False
+    """go on with the states of a store of other classes: what they keep of a class follows its name"""
     mqtt: str | None = None
     """publish every answer to this broker, with discovery for Home Assistant: mqtt://host, or
     mqtts://user@host:port/prefix; needs pip install 'lmr[mqtt]'"""

@@ -8,17 +8,14 @@ import gc
 import json
 import os
 import shlex
-import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from lmr.apps.method_options import MethodOptions
-from lmr.apps.model_options import create_suited, describe_suited, explain_other_method, make_classifier, read_labels
+from lmr.apps.model_options import create_suited, describe_suited, explain_other_method
 from lmr.apps.options import AnyPath, ServerOptions
 from lmr.apps.precision import LoadedModel, load_model
 from lmr.core.classifier import ZeroShot
@@ -29,16 +26,14 @@ from lmr.core.method import Method
 from lmr.core.registry import find_addressed
 from lmr.core.reused import Reused
 from lmr.core.wrapper import Wrapper
-from lmr.models import Backbone
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import METHOD, describe_identity
 from lmr.service.mqtt import MqttAddress, MqttPublisher
-from lmr.service.network import is_loopback, read_token_file
+from lmr.service.network import is_loopback, read_secret
 from lmr.service.settings import ServiceSettings
 from lmr.service.store import addresses
 from lmr.service.store.addresses import StateStore
 from lmr.service.store.sql_store import CLASSES, NAMES, OtherIdentity
-from lmr.service.store.sqlite_store import SqliteStore
 from lmr.watch.settings import WatchSettings
 from lmr.watch.watched import Watched
 
@@ -47,10 +42,7 @@ if TYPE_CHECKING:
 
 _NEEDED = ("fastapi", "uvicorn", "httptools", "python_multipart", "prometheus_client")  # of the extra "serve"
 _TOKEN_LENGTH, _TOKEN_KINDS = 16, 6  # characters, and different ones: a random text of digits has about 8
-_PUBLISHED = "replace-this-by-a-long-random-text"  # an earlier deploy/kubernetes/secret.yaml printed it
 _LISTED = 20  # classes in a message
-_LOADER = "lmr-load"  # the name of the thread
-_LOAD_SECONDS = 5.0  # to wait for it at the end
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of parameters, mallopt(3)
 _NEVER, _LARGEST = 2**31 - 1, 32 * 2**20  # bytes; the largest that glibc takes
 Report = Callable[[str], object]  # gets messages for people
@@ -69,10 +61,6 @@ class ServingPlan:
         given = self.options
         loaded = load_model(given)  # the compute thread is started after this, which may set the number of threads
         return loaded, create_served(given.method, loaded.classifier, self.settings.resident, given.unknown)
-
-    def classify(self, backbone: Backbone, names: Sequence[str]) -> ZeroShot:
-        """Return the classifier of these class names."""
-        return make_classifier(backbone, read_labels(names), self.options.wording)
 
     def wrap(self, method: Method) -> Method | Wrapper:
         """Return the method of ``load`` as it is served: it reuses answers, and is watched."""
@@ -103,103 +91,52 @@ class ServingPlan:
         ]
 
 
-def serve_classifier(
-    plan: ServingPlan,
-    where: ServerOptions | None = None,
-    *,
-    report: Report = print,
-    on_ready: Callable[[str, Callable[[], None]], None] = lambda url, stop: None,
-    on_stop: Callable[[], object] = lambda: None,
-) -> None:
-    """Serve a classifier over HTTP until SIGTERM or Ctrl-C; every stream has an adaptive state of its own.
+@contextlib.contextmanager
+def open_server(plan: ServingPlan, where: ServerOptions | None = None, *, report: Report = print) -> Iterator[Server]:
+    """Load a model and yield its server, which ``run`` serves until SIGTERM or Ctrl-C.
 
-    ``report`` gets lines that say what is served, and where. ``on_ready`` gets the address and a function that ends the
-    service; ``on_stop`` is called before it ends. What does not fit together raises LmrError before the service answers
-    anything.
+    Every stream has an adaptive state of its own. ``report`` gets lines that say what is served, and where. What does
+    not fit together raises LmrError. Requests that come while the model loads wait until the server runs.
     """
     check_packages()
     from lmr.service.app.app import make_app
     from lmr.service.app.log import write_json_log
-    from lmr.service.app.server import Server
+    from lmr.service.app.server import Server, bind
     from lmr.service.app.service import LiveService
     from lmr.service.notify import Notifier, check_address
 
     where = where or ServerOptions()
     token = choose_token(where.host, where.token_file)
-    publisher = None
-    if where.mqtt is not None:
-        publisher = MqttPublisher(MqttAddress.read(where.mqtt, where.mqtt_password_file), plan.options.model)
+    broker = None if where.mqtt is None else MqttAddress.read(where.mqtt, where.mqtt_password_file)
     address = None if where.notify is None else check_address(where.notify, (where.notify_host or "").split(","))
-    service = LiveService(plan.settings)
-    server = Server(make_app(service, token=token), where.host, where.port, on_stop)
-    ending = contextlib.ExitStack()
-    threads = torch.get_num_threads()
-
-    def load() -> None:
+    with contextlib.ExitStack() as ending:
+        ending.enter_context(write_json_log(where.log_level or "info"))
+        bound = ending.enter_context(bind(where.host, where.port))
+        ending.callback(torch.set_num_threads, torch.get_num_threads())
         model, method = plan.load()
         backbone = model.backbone
-        if service.stopping.is_set():  # it was ended in the meantime
-            return
-        store = open_store(where.store, method, plan.options.watch_settings)
-        if isinstance(store, SqliteStore) and (names := store.read_classes()):  # changed while an earlier run served
-            method = method.with_classes(plan.classify(backbone, names))
+        store = open_store(where.store, method, plan.options.watch_settings, adopt=where.adopt)
         engine = plan.start_engine(method, store)
         ending.callback(engine.close)
-        if publisher is not None:
+        if broker is not None:
+            publisher = MqttPublisher(broker, plan.options.model)
             engine.listen_results(publisher.add)
             publisher.start(engine.is_gone)
             ending.callback(publisher.close)
-            report(f"answers are published at {publisher.address}")
+            report(f"answers are published at {broker}")
+        service = LiveService(engine, backbone.preprocess, backbone.name, backbone.facts)
+        server = Server(make_app(service, token=token), bound)
         if address is not None:
             notifier = Notifier(address)
             service.event_listeners.append(notifier.add)
             ending.callback(notifier.close)
             report(f"events are posted to {hide_password(address)}")
-        classify = partial(plan.classify, backbone)
-        service.install(engine, backbone.preprocess, backbone.name, backbone.facts, classify)
         title = addresses.describe_store(where.store)
         kept = "in memory alone, lost when the service ends" if title == addresses.NO_STORE else f"in {title}"
         for line in plan.describe(model, method, f"states {kept}; {engine.read_overview().streams} streams so far"):
             report(line)
         report(f"serving at {server.url}; open it in a browser for the live page, press Ctrl-C to end")
-        on_ready(server.url, server.drain)
-
-    with write_json_log(where.log_level or "info"):
-        try:
-            _run_beside(load, server)
-        finally:
-            ending.close()
-            torch.set_num_threads(threads)
-
-
-def _run_beside(load: Callable[[], None], server: Server) -> None:
-    """Load in a thread while the server answers that it is loading; an error there ends both and is raised here."""
-    failed: list[BaseException] = []
-
-    def load_or_stop() -> None:
-        try:
-            load()
-        except BaseException as error:
-            failed.append(error)
-            server.drain()
-
-    loader = threading.Thread(target=load_or_stop, name=_LOADER, daemon=True)
-    loader.start()
-    server.run()
-    loader.join(_LOAD_SECONDS)  # it has ended, unless the server was ended while it loads
-    if failed:
-        raise failed[0]
-
-
-def leave_if_loading() -> None:
-    """End this process with code 0 if it still loads a model, after a signal that came meanwhile.
-
-    Python cannot end a thread, and a thread inside of torch aborts the process when Python itself ends.
-    """
-    if any(thread.name == _LOADER for thread in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        yield server
 
 
 def keep_freed_memory() -> None:
@@ -226,12 +163,12 @@ def create_served(spec: str, classifier: ZeroShot, streams: int, unknown: float 
     return create_suited(spec, classifier, streams=streams, unknown=unknown)
 
 
-def open_store(address: str, method: Method, watch: WatchSettings | None) -> StateStore | None:
+def open_store(address: str, method: Method, watch: WatchSettings | None, *, adopt: bool = False) -> StateStore | None:
     """Return the store at an address, for the states of a method; None for no store."""
     try:
         # The state of a watch is a part of the stored states.
         other = {"watch": "off" if watch is None else "on", NAMES: json.dumps(method.classifier.names)}
-        return addresses.open_store(address, describe_identity(method) | other)
+        return addresses.open_store(address, describe_identity(method) | other, adopt=adopt)
     except OtherIdentity as error:
         what = f"The store {addresses.describe_store(address)!r}"
         if error.name == CLASSES and error.stored:
@@ -249,8 +186,8 @@ def explain_other_classes(what: str, stored: Sequence[str], given: Sequence[str]
     old = make_printable(",".join(stored)) if len(stored) <= _LISTED else "FILE"
     return (
         f"{what} is of {lists[0]}, and --labels gives {lists[1]}. There are three ways: "
-        f"go on with its classes (--labels {shlex.quote(old)}); start with those, and change them while it serves, so "
-        "that the streams keep what they have learnt (PUT /v1/model/classes); or start anew with another --store."
+        f"go on with its classes (--labels {shlex.quote(old)}); give --adopt, so that the streams keep what they have "
+        "learnt; or start anew with another --store."
     )
 
 
@@ -267,12 +204,12 @@ def choose_token(host: str, token_file: AnyPath | None) -> str | None:
                 "text that clients send; write one with: openssl rand -hex 32 > token"
             )
         return None
-    token = read_token_file(token_file)
-    weak = len(token) < _TOKEN_LENGTH or len(set(token)) < _TOKEN_KINDS or token == _PUBLISHED
+    token = read_secret(token_file, "token")
+    weak = len(token) < _TOKEN_LENGTH or len(set(token)) < _TOKEN_KINDS
     if weak or not token.isascii() or not token.isprintable() or " " in token:
         raise LmrError(
             f"Expected a token of at least {_TOKEN_LENGTH} visible ASCII characters, {_TOKEN_KINDS} of them different, "
-            f"that nobody has published, in {os.fspath(token_file)!r}; write one with: openssl rand -hex 32"
+            f"in {os.fspath(token_file)!r}; write one with: openssl rand -hex 32"
         )
     return token
 

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from lmr.apps.method_options import MethodOptions
 from lmr.apps.options import ServerOptions
-from lmr.apps.serve import Report, ServingPlan, choose_token, serve_classifier
+from lmr.apps.serve import Report, ServingPlan, choose_token, open_server
 from lmr.bench.table import format_table
 from lmr.core.answer import Answer
 from lmr.core.errors import LmrError
@@ -45,7 +45,6 @@ def serve_demo(
     seconds: float | None = None,
     where: ServerOptions | None = None,
     *,
-    settings: ServiceSettings | None = None,
     report: Report = print,
 ) -> None:
     """Serve eight simulated cameras until Ctrl-C, or for some seconds; then report the results of each.
@@ -57,44 +56,40 @@ def serve_demo(
         raise LmrError(f"Expected a positive number of seconds, got {seconds}.")
     where = where or ServerOptions()
     token = choose_token(where.host, where.token_file)
-    running: list[DemoCameras] = []
     failures: list[Exception] = []
-
-    def begin(url: str, stop: Callable[[], None]) -> None:
-        how = "Ctrl-C ends it" if seconds is None else f"it ends after {seconds:g} s"
-        report(
-            "eight simulated cameras: the weather of five turns bad, one sees mostly cars, one the same frame, one "
-            f"breaks; {how}"
-        )
-        report(_describe_labels())
-        cameras = DemoCameras(url, token)
-        running.append(cameras)
-        cameras.start()
-
-        def stop_later(seconds: float) -> None:
-            cameras.wait(seconds)
-            stop()
-
-        if seconds is not None:
-            threading.Thread(target=stop_later, args=(seconds,), name="demo", daemon=True).start()
-
-    def end() -> None:
-        """Before the service refuses requests: end the cameras and report their results."""
-        for cameras in running:
-            cameras.stop()
-            try:
-                report("\n" + cameras.report())
-            except LmrError as error:
-                failures.append(error)
-            failures[:0] = cameras.failures
 
     with tempfile.TemporaryDirectory(prefix="lmr-serve-demo-") as folder:
         options = MethodOptions(labels=list(read_list(CLASSES)), watch="on").resolve()
         note = f"A demonstration with simulated cameras; nobody labels: {_describe_labels()}."
-        plan = ServingPlan(options, replace(settings or ServiceSettings(), show_frames=True, note=note))
+        plan = ServingPlan(options, ServiceSettings(show_frames=True, note=note))
         store = f"sqlite:{os.path.join(folder, 'streams.sqlite')}"
         where = replace(where, store=store, log_level=where.log_level or "warning")
-        serve_classifier(plan, where, report=report, on_ready=begin, on_stop=end)
+        with open_server(plan, where, report=report) as server:
+            cameras = DemoCameras(server.url, token)
+
+            def end() -> None:
+                cameras.stop()
+                try:
+                    report("\n" + cameras.report())
+                except LmrError as error:
+                    failures.append(error)
+                failures[:0] = cameras.failures
+
+            def stop_later(seconds: float) -> None:
+                cameras.wait(seconds)
+                server.stop()
+
+            server.on_stop = end  # while the service still answers
+            how = "Ctrl-C ends it" if seconds is None else f"it ends after {seconds:g} s"
+            report(
+                "eight simulated cameras: the weather of five turns bad, one sees mostly cars, one the same frame, one "
+                f"breaks; {how}"
+            )
+            report(_describe_labels())
+            cameras.start()
+            if seconds is not None:
+                threading.Thread(target=stop_later, args=(seconds,), name="demo", daemon=True).start()
+            server.run()
     if failures:
         raise failures[0]
 
@@ -266,7 +261,6 @@ class DemoCameras:
 
 
 def _describe_labels() -> str:
-    """Say which cameras get labels, and from where."""
     taught = [one for one in SCRIPTS if one.labelled is not None]
     said = (f"{one.name} gets {LABELS} labels, from its known truth, after request {one.labelled}" for one in taught)
     return ", ".join(said)

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--to", default=HERE, metavar="URL", help="the service (default: %(default)s)")
     add("--stream", metavar="NAME", help="the stream that the frames belong to (default: named after the source)")
-    add_fields(parser, CameraOptions, every="N", batch="N", fps="F", mode=None, lossless=None, token_file="FILE")
+    add_fields(parser, CameraOptions, every="N", batch="N", fps="F", lossless=None, token_file="FILE")
     add_fields(parser, CameraOptions, position="FILE", out="FILE", idle="S", patience="S")
 
 

@@ -22,7 +22,8 @@ States are kept in --store and survive a restart or a crash: an answer is sent a
 watch compares each stream with the frozen model, without labels, and rolls it back when its adaptation goes wrong.
 The service has a live page at its address, a description of its API at /docs and metrics for Prometheus at /metrics.
 
-On SIGTERM or Ctrl-C the service refuses new requests, finishes the queue within 30 seconds, and closes the store."""
+On SIGTERM or Ctrl-C the service refuses new requests, answers those that wait within 30 seconds,
+and closes the store."""
 
 EXAMPLES = """\
 examples:
@@ -69,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_fields(group, ServerOptions, mqtt_password_file="FILE", notify="URL", notify_host="HOST")
     add_fields(group, ServerOptions, log_level=None)
     group = parser.add_argument_group("states of streams")
-    add_fields(group, ServerOptions, store="ADDRESS")
+    add_fields(group, ServerOptions, store="ADDRESS", adopt=None)
     add_fields(group, ServiceSettings, resident="N", max_streams="N", durability=None, interval_s="S")
     group = parser.add_argument_group("limits")
     add_fields(group, ServiceSettings, max_batch="N", max_body="BYTES", max_pixels="N")
@@ -80,20 +81,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> str | None:
     """Serve until a signal."""
-    from lmr.apps.serve import ServingPlan, leave_if_loading, serve_classifier
+    from lmr.apps.serve import ServingPlan, open_server
 
     where = read_dataclass(ServerOptions, options)
     if options.demo:
         from lmr.apps.serve_demo import serve_demo
 
         serve_demo(options.seconds, where, report=_report)
-        leave_if_loading()
         return None
     if options.labels is None or options.seconds is not None:
         raise LmrError("Give the class names with --labels, or --demo; --for is for --demo alone.")
     plan = ServingPlan(read_dataclass(MethodOptions, options).resolve(), read_dataclass(ServiceSettings, options))
-    serve_classifier(plan, where, report=_report)
-    leave_if_loading()
+    with open_server(plan, where, report=_report) as server:
+        server.run()
     return None
 
 

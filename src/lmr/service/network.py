@@ -27,11 +27,6 @@ def find_free_port(host: str = "127.0.0.1") -> int:
         return int(probe.getsockname()[1])
 
 
-def read_token_file(path: str | os.PathLike[str]) -> str:
-    """Return the token in a file, without the white space around it; LmrError if there is none."""
-    return read_secret(path, "token")
-
-
 def read_secret(path: str | os.PathLike[str], name: str) -> str:
     """Return the token or password in a file, without the white space around it; LmrError if there is none."""
     secret = read_text(path, f"the {name} in").strip()

@@ -11,7 +11,6 @@ from lmr.core.errors import LmrError
 from lmr.core.spec import convert, find_hints
 
 Durability = Literal["answer", "interval"]
-StepMode = Literal["adapt", "answer"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,7 @@ class ServiceSettings:
     max_wait_ms: float = 5.0
     queue_images: int = 256  # images that may wait; further requests are told to come back later, with 429
     queue_per_stream: int = 8  # requests of one stream that may wait
-    timeout_ms: float = 30_000.0  # a request that waited longer is refused; its X-Timeout-Ms may be shorter
-    drain_s: float = 30.0  # to finish the queue after SIGTERM or Ctrl-C
+    timeout_ms: float = 30_000.0  # a request that waited longer is refused
     keys_per_stream: int = 64  # answers that are kept for retries
     note: str = ""  # what the page says at its head
 
@@ -53,14 +51,9 @@ class ServiceSettings:
             object.__setattr__(self, item.name, value)
             if isinstance(value, (int, float)) and not (0 if item.name in _MAY_BE_ZERO else 1) <= value < math.inf:
                 raise LmrError(f"Expected {item.name!r} of the service to be positive and finite, got {value!r}.")
-        if self.max_images > self.queue_images:
-            raise LmrError(
-                f"A request may have {self.max_images} images, but the queue holds {self.queue_images}; "
-                "raise queue_images or lower max_images."
-            )
 
 
-_MAY_BE_ZERO = ("max_wait_ms", "interval_s", "drain_s", "keys_per_stream", "show_frames")
+_MAY_BE_ZERO = ("max_wait_ms", "interval_s", "keys_per_stream", "show_frames")
 
 
 @dataclass(frozen=True)
@@ -71,7 +64,6 @@ class CameraOptions:
     batch: int = 1  # frames per request, which are one step
     fps: float | None = None
     """send at most F frames per second; a network camera's other frames are dropped (default: no limit)"""
-    mode: StepMode = "adapt"  # answer: do not adapt
     lossless: bool = False  # send video frames as PNG (default: JPEG, quality 95)
     token_file: str | None = None  # a file with the token of the service
     position: str | None = None  # keep the position in FILE, and continue from there (default: start again)

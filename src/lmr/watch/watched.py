@@ -271,7 +271,6 @@ class Watched(Wrapper):
     # A step.
 
     def _answer_frozen(self, images: Tensor, parts: Sequence[StreamPart]) -> dict[int, Tensor]:
-        """Return the frozen model's logits [C] of the images that are compared, by their places."""
         places = [place for part in parts for place in part.compared]
         with torch.no_grad():
             return dict(zip(places, self.classifier(images[places]), strict=True)) if places else {}
@@ -293,7 +292,6 @@ class Watched(Wrapper):
     def _observe(
         self, part: StreamPart, answer: Prediction, frozen: Mapping[int, Tensor], finite: list[bool]
     ) -> StreamWatch:
-        """Return the watch of a stream with what this step has shown."""
         old, count = part.watch, len(part.places)
         info = answer.info if self.streams == 1 else answer.info.get("streams", {}).get(part.stream, {})
         valid = info.get("finite", True) and all(finite[place] for place in part.places)

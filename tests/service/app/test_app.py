@@ -36,7 +36,7 @@ def serve(path: Path) -> Iterator[httpx.Client]:
     engine = Engine(method, NAMES, settings, SqliteStore(path, describe_identity(method)))
     engine.start()
     try:
-        app = make_app(LiveService(settings).install(engine, load_pocket().preprocess, "pocket"))
+        app = make_app(LiveService(engine, load_pocket().preprocess, "pocket"))
         with Server(app) as server, httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
             yield client
     finally:

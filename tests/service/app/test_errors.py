@@ -25,7 +25,7 @@ REASONS = [
     (KeyReused("The key has another body."), 422, "key_reused"),
     (LmrError("This cannot be used."), 422, "not_usable"),
     (QueueFull("The queue is full.", 2.2), 429, "queue_full"),
-    (NotReady("The service is draining."), 503, "not_ready"),
+    (NotReady("The service has been stopped."), 503, "not_ready"),
     (StoreFailed("The disk is full."), 503, "store_failed"),
     (DeadlinePassed("It waited too long."), 504, "deadline_passed"),
 ]

@@ -1,4 +1,4 @@
-"""Events: a frame a second, resumed after the last one, bounded."""
+"""Events: a frame a second, bounded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,7 @@ from starlette.types import Message
 
 from lmr.service.app import events
 from lmr.service.app.errors import HttpProblem
-from lmr.service.engine.status import Changes, Overview, ServiceEvent
+from lmr.service.engine.status import Overview, ServiceEvent
 from scripted_engine import make_status
 from service_maker import ScriptedService
 
@@ -27,31 +26,18 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "PAUSE", 0.02)
 
 
-def read_frames(service: ScriptedService, last: str | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
-    headers = {} if last is None else {"Last-Event-ID": last.encode()}
-    with service.client.stream("GET", "/v1/events", headers=headers) as answer:
+def read_frames(service: ScriptedService) -> Iterator[dict[str, Any]]:
+    with service.client.stream("GET", "/v1/events") as answer:
         assert answer.status_code == 200
         assert answer.headers["Content-Type"].startswith("text/event-stream")
-        number, data = "", ""
         for line in answer.iter_lines():
-            kind, _, value = line.partition(": ")
-            number, data = (value, data) if kind == "id" else (number, value) if kind == "data" else (number, data)
-            if not line and data:
-                yield number, json.loads(data)
+            if line.startswith("data: "):
+                yield json.loads(line.removeprefix("data: "))
 
 
 def change(service: ScriptedService, number: int, stream: str, **values: Any) -> None:
     service.engine.statuses[stream] = make_status(stream, change=number, **values)
     service.engine.overview = Overview("ready", change=number)
-
-
-def test_first_frame_asks_for_everything_anew(service: ScriptedService) -> None:
-    change(service, 5, "cam")
-    number, frame = next(read_frames(service))
-    assert frame["lost"] is True
-    assert frame["overview"]["state"] == "ready"
-    assert frame["streams"] == []
-    assert number == f"{frame['run']}-5"
 
 
 def test_later_frames_have_what_changed(service: ScriptedService) -> None:
@@ -60,7 +46,7 @@ def test_later_frames_have_what_changed(service: ScriptedService) -> None:
     next(frames)
     change(service, 11, "cam-2", health="suspected")
     service.engine.events.append(ServiceEvent(11, time.time(), "cam-2", "health", "ok", "suspected", "Suspected."))
-    for _number, frame in frames:
+    for frame in frames:
         if frame["streams"]:
             break
     assert frame["lost"] is False
@@ -74,35 +60,8 @@ def test_first_frame_has_events_of_this_moment(service: ScriptedService) -> None
     for number, one in enumerate(messages, 40):
         service.engine.events.append(ServiceEvent(number, time.time(), "cam", "health", "ok", "suspected", one))
         service.engine.overview = Overview("ready", change=number)
-        last, frame = next(read_frames(service))
+        frame = next(read_frames(service))
         assert [event["message"] for event in frame["events"]][-1] == one
-        assert last == f"{frame['run']}-{number}"
-
-
-def test_client_that_was_away_too_long_is_told_the_last_events(
-    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change(service, 60, "cam")
-    number, _ = next(read_frames(service))
-    service.engine.events.append(ServiceEvent(61, time.time(), "cam", "health", "ok", "suspected", "Missed."))
-    change(service, 62, "cam")
-    plain = service.engine.read_changes
-
-    def forget(after: int, limit: int) -> Changes:
-        found = plain(after, limit)
-        return replace(found, events=[], streams=[], lost=True) if limit == 7 else found
-
-    monkeypatch.setattr(events, "FRAME", 7)
-    monkeypatch.setattr(service.engine, "read_changes", forget)
-    _, frame = next(read_frames(service, last=number))
-    assert (frame["lost"], frame["streams"]) == (True, [])
-    assert frame["events"][-1]["message"] == "Missed."
-
-
-@pytest.mark.parametrize("last", ["", "nonsense", "other-3", "-", "1-²"])
-def test_frame_of_another_run_begins_anew(service: ScriptedService, last: str) -> None:
-    _, frame = next(read_frames(service, last))
-    assert frame["lost"] is True
 
 
 def test_numbers_that_json_lacks_are_null(service: ScriptedService) -> None:
@@ -112,17 +71,10 @@ def test_numbers_that_json_lacks_are_null(service: ScriptedService) -> None:
     odd = {"entropy": float("nan"), "many": [float("inf"), 1.5]}
     service.engine.events.append(ServiceEvent(31, time.time(), "cam", "health", "ok", "suspected", "Odd.", odd))
     service.engine.overview = Overview("ready", change=31)
-    for _number, frame in frames:
+    for frame in frames:
         if frame["events"]:
             break
     assert frame["events"][0]["signals"] == {"entropy": None, "many": [None, 1.5]}
-
-
-def test_only_so_many_clients_listen(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "CLIENTS", 0)
-    answer = service.client.get("/v1/events")
-    assert answer.status_code == 429
-    assert answer.headers["Retry-After"] == "5"
 
 
 def test_listeners_of_a_rush_are_counted_before_their_first_frame(service: ScriptedService) -> None:
@@ -167,9 +119,3 @@ def test_client_that_goes_is_forgotten(service: ScriptedService) -> None:
     while service.server.service.listeners and time.monotonic() < deadline:
         time.sleep(0.02)
     assert service.server.service.listeners == 0
-
-
-def test_number_of_a_frame_that_is_too_long_begins_anew(service: ScriptedService) -> None:
-    run = next(read_frames(service))[1]["run"]
-    _, frame = next(read_frames(service, last=f"{run}-{'9' * 5000}"))
-    assert frame["lost"] is True

@@ -34,15 +34,6 @@ def test_rollbacks_by_reason(metrics: ServiceMetrics) -> None:
     assert read(metrics, "lmr_rollbacks_total", health="suspected", reason="entropy") is None
 
 
-def test_reasons_are_a_closed_set(metrics: ServiceMetrics) -> None:
-    """They come from a state, and a state from anybody; each would be a series for ever."""
-    for number in range(20):
-        tell(metrics, "health", "reset", f"alarm-{number}", "drift")
-    assert read(metrics, "lmr_rollbacks_total", health="reset", reason="unknown") == 20
-    assert read(metrics, "lmr_rollbacks_total", health="reset", reason="drift") == 20
-    assert metrics.render().count(b"lmr_rollbacks_total{") == 2
-
-
 def test_two_services_in_one_process_count_apart(metrics: ServiceMetrics) -> None:
     other = ServiceMetrics(lambda: Overview("draining"))
     metrics.add_request("/", 200, 0.1)

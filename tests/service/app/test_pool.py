@@ -48,19 +48,6 @@ def test_small_requests_wait_for_one_piece_of_a_large_one(pool: FairPool) -> Non
     assert done == ["a0", "b0", "c0", "b1", "a1", "a2"]
 
 
-def test_equal_requests_take_turns(pool: FairPool) -> None:
-    done: list[str] = []
-    first, second = Request(done, "a", 3, 1.0), Request(done, "b", 3, 1.0)
-    futures = [pool.start(first.work())]
-    assert first.begun.wait(TIMEOUT)
-    futures.append(pool.start(second.work()))
-    for one in (first, second):
-        one.go.set()
-    for future in futures:
-        future.result(TIMEOUT)
-    assert done == ["a0", "b0", "a1", "b1", "a2", "b2"]
-
-
 def test_lanes_do_not_wait_for_each_other(pool: FairPool) -> None:
     done: list[str] = []
     costly, plain = Request(done, "a", 1, 100.0, lane=1), Request(done, "b", 1, 1.0)
@@ -85,15 +72,6 @@ def test_a_dropped_request_does_no_more_work(pool: FairPool) -> None:
     assert done == ["a0", "c0"]
     with pytest.raises(CancelledError):
         futures[0].result(0)
-
-
-def test_an_error_is_that_of_the_request(pool: FairPool) -> None:
-    def work() -> Pieces[None]:
-        yield Piece(1.0)
-        raise ValueError("no image")
-
-    with pytest.raises(ValueError, match="no image"):
-        pool.start(work()).result(TIMEOUT)
 
 
 def test_what_waits_at_the_end_is_refused(pool: FairPool) -> None:

@@ -4,39 +4,23 @@ from __future__ import annotations
 
 import base64
 import io
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import SimpleNamespace
+from concurrent.futures import Future
 from typing import Any
 
-import httpx
 import pytest
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
 
 import lmr
-from lmr.service.app.app import make_app
 from lmr.service.app.images import MOST_FRAMES, Frame, RecentFrames
-from lmr.service.app.server import Server
-from lmr.service.app.service import LiveService
 from lmr.service.engine.requests import (
-    BadInput,
-    CannotDo,
-    ComputeFailed,
-    DeadlinePassed,
-    NotReady,
     QueuedImage,
-    QueueFull,
-    StoreFailed,
-    StreamDamaged,
-    StreamMoved,
-    UnknownStream,
 )
 from lmr.service.engine.status import Overview, StreamStatus
 from lmr.service.settings import ServiceSettings
 from scripted_engine import make_status
-from service_maker import NAMES, TIMEOUT, ScriptedService, make_file, serve_scripted
+from service_maker import NAMES, ScriptedService, make_file, serve_scripted
 
 
 def give(value: object, error: Exception | None = None) -> Future[object]:
@@ -107,57 +91,6 @@ def test_labels(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(told) == 1
 
 
-def test_labels_of_several_streams(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[str, int, dict[int, str]]] = []
-
-    def add(stream: str, seq: int, labels: dict[int, str]) -> Future[StreamStatus]:
-        told.append((stream, seq, labels))
-        return give(make_status(stream), UnknownStream("There is no stream 'no'.") if stream == "no" else None)  # type: ignore[return-value]
-
-    monkeypatch.setattr(service.engine, "add_labels", add)
-    given = [("a", 1, 0, "red ring"), ("b", 2, 3, "blue star"), ("no", 1, 0, "red ring"), ("a", 1, 2, "blue star")]
-    body = {"labels": [dict(zip(("stream", "seq", "image", "label"), one, strict=True)) for one in given]}
-    answer = service.client.put("/v1/labels", json=body).json()
-    assert told == [("a", 1, {0: "red ring", 2: "blue star"}), ("b", 2, {3: "blue star"}), ("no", 1, {0: "red ring"})]
-    assert [one["stream"] for one in answer["streams"]] == ["a", "b"]
-    assert answer["refused"] == [{"stream": "no", "seq": 1, "message": "There is no stream 'no'."}]
-    for wrong in ({}, {"labels": []}, {"labels": [{"stream": "a", "seq": 1}]}, {"labels": body["labels"] * 2500}):
-        assert service.client.put("/v1/labels", json=wrong).status_code in (400, 413)
-    for name in ("", "\0x", "no good", "é", "a" * 129):
-        answer = service.client.put("/v1/labels", json={"labels": [{"stream": name, "seq": 1, "label": "red ring"}]})
-        assert answer.status_code == 400
-    assert len(told) == 3
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (BadInput("No such class."), 200),
-        (UnknownStream("No such stream."), 200),
-        (CannotDo("Not now."), 200),
-        (StreamDamaged("It is damaged."), 200),
-        (StreamMoved("It is served elsewhere."), 409),
-        (QueueFull("The queue is full.", 1.0), 429),
-        (ComputeFailed("The method failed."), 500),
-        (StoreFailed("The disk is full."), 503),
-        (NotReady("The service drains."), 503),
-        (DeadlinePassed("Too late."), 504),
-    ],
-)
-def test_what_can_be_sent_again_is_an_error(
-    service: ScriptedService, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
-) -> None:
-    def add(stream: str, seq: int, labels: dict[int, str]) -> Future[object]:
-        return give(make_status(stream), error if stream == "b" else None)
-
-    monkeypatch.setattr(service.engine, "add_labels", add)
-    body = {"labels": [{"stream": stream, "seq": 1, "label": "red ring"} for stream in "ab"]}
-    answer = service.client.put("/v1/labels", json=body)
-    assert answer.status_code == status
-    if status == 200:
-        assert answer.json()["refused"] == [{"stream": "b", "seq": 1, "message": str(error)}]
-
-
 def test_queue_prefers_images_with_frames(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = [QueuedImage(seq, image, 2) for seq in range(1, 20) for image in range(2)]
     monkeypatch.setattr(service.engine, "list_unlabelled", lambda stream: queue)
@@ -178,14 +111,6 @@ def test_queue_prefers_images_with_frames(service: ScriptedService, monkeypatch:
     assert len(orders) > 15
     for wrong in ("0", "33", "x"):
         assert service.client.get("/v1/streams/cam/label-queue", params={"n": wrong}).status_code == 400
-
-
-@pytest.mark.parametrize("path", ["", ":reset", "/state", "/labels", "/frames", "/label-queue"])
-def test_names_are_checked_everywhere(service: ScriptedService, path: str) -> None:
-    verb = "POST" if path in (":reset", "/labels") else "GET"
-    answer = service.client.request(verb, f"/v1/streams/no good{path}", json={"seq": 1, "labels": ["a"]})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "stream_name"
 
 
 def test_no_frames_are_kept_unless_asked_for(service: ScriptedService) -> None:
@@ -232,15 +157,6 @@ def test_frames_of_a_deleted_stream_are_gone(showing: ScriptedService) -> None:
     assert showing.client.get("/v1/streams/gone/frames").json()["frames"] == []
 
 
-@pytest.fixture(scope="module")
-def loading() -> Iterator[httpx.Client]:
-    with (
-        Server(make_app(LiveService(ServiceSettings()))) as server,
-        httpx.Client(base_url=server.url, timeout=TIMEOUT) as client,
-    ):
-        yield client
-
-
 def test_model(service: ScriptedService) -> None:
     card = service.client.get("/v1/model").json()
     assert (card["model"], card["classes"], card["spec"], card["watch"]) == ("pocket", NAMES, "zeroshot()", "off")
@@ -248,36 +164,7 @@ def test_model(service: ScriptedService) -> None:
     assert card["version"] == lmr.__version__
 
 
-def test_one_change_of_classes_at_a_time(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
-    live, begun, go = service.server.service, threading.Event(), threading.Event()
-
-    def classify(names: Sequence[str]) -> SimpleNamespace:
-        begun.set()
-        assert go.wait(TIMEOUT)
-        return SimpleNamespace(names=names)
-
-    def send(*names: str) -> httpx.Response:
-        return service.client.put("/v1/model/classes", json={"classes": names})
-
-    monkeypatch.setattr(live, "_classify", classify)
-    later = ["of", "another"]  # change, which follows before the answer is written
-    monkeypatch.setattr(service.engine, "change_classes", lambda *_: setattr(service.engine, "names", later))
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            first = pool.submit(send, "a", "b")
-            assert begun.wait(TIMEOUT)
-            refused = send("c", "d")
-            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "cannot_do")
-        finally:
-            go.set()
-        assert first.result(TIMEOUT).json()["classes"] == ["a", "b"]
-    assert send("c", "d").json()["classes"] == ["c", "d"]
-    service.engine.names = list(NAMES)
-
-
-@pytest.mark.parametrize(
-    ("state", "code"), [("ready", 200), ("degraded", 200), ("draining", 503), ("loading", 503), ("closed", 503)]
-)
+@pytest.mark.parametrize(("state", "code"), [("ready", 200), ("degraded", 200), ("closed", 503)])
 def test_readiness(service: ScriptedService, state: str, code: int) -> None:
     service.engine.overview = Overview(state, "The disk is full." if state == "degraded" else "")  # type: ignore[arg-type]
     try:
@@ -287,21 +174,6 @@ def test_readiness(service: ScriptedService, state: str, code: int) -> None:
         assert service.client.get("/healthz").status_code == 200
     finally:
         service.engine.overview = Overview("ready")
-
-
-def test_while_the_model_loads(loading: httpx.Client) -> None:
-    """The socket is open: probes and the page work, requests are told to come back."""
-    assert loading.get("/healthz").status_code == 200
-    assert loading.get("/readyz").status_code == 503
-    assert loading.get("/").status_code == 200
-    assert loading.get("/metrics").status_code == 200
-    for path in ("/v1/streams", "/v1/model", "/v1/streams/a"):
-        answer = loading.get(path)
-        assert answer.status_code == 503
-        assert answer.headers["Retry-After"]
-    posted = loading.post("/v1/streams/a/images", content=make_file(), headers={"Content-Type": "image/jpeg"})
-    assert posted.status_code == 503
-    assert posted.json()["error"]["code"] == "not_ready"
 
 
 def test_metrics(service: ScriptedService) -> None:
@@ -346,14 +218,6 @@ def test_openapi_describes_every_route(service: ScriptedService) -> None:
         for route in verbs.values():
             assert route.get("description"), path
             assert route["summary"], path
-    codes = set(paths["/v1/streams/{stream}/images"]["post"]["responses"])
-    assert codes >= {"200", "400", "401", "404", "409", "413", "415", "422", "429", "503", "504"}
-    for verbs in paths.values():  # every body has a limit, has to arrive in time and needs memory
-        for route in verbs.values():
-            assert "requestBody" not in route or set(route["responses"]) >= {"400", "413", "429", "504"}
-    assert set(paths["/v1/model/classes"]["put"]["responses"]) >= {"400", "409", "413", "422", "429", "503", "504"}
-    for verbs in (paths["/v1/streams/{stream}:{action}"], paths["/v1/streams/{stream}/state"]):
-        for route in verbs.values():  # they wait for their turn in the same queue
-            assert set(route["responses"]) >= {"200", "404", "409", "429", "503", "504"}
+            assert {"4XX", "5XX"} <= set(route["responses"]), path
     kinds = set(paths["/v1/streams/{stream}/images"]["post"]["requestBody"]["content"])
-    assert kinds == {"image/jpeg", "image/png", "image/webp", "multipart/form-data", "application/json"}
+    assert kinds == {"image/jpeg", "image/png", "image/webp", "multipart/form-data"}

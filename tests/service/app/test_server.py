@@ -1,80 +1,52 @@
-"""The server on its socket: addresses, draining, silent connections, heads and trailers that never end."""
+"""The server on its socket: addresses, the end, silent connections, heads and trailers that never end."""
 
 from __future__ import annotations
 
 import socket
 import threading
 import time
-from concurrent.futures import Future
-from types import SimpleNamespace
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import pytest
-import uvicorn
 
 from lmr.core.errors import LmrError
 from lmr.service.app import events
 from lmr.service.app import server as module
 from lmr.service.app.app import make_app
-from lmr.service.app.server import MOST_BYTES, Server
-from lmr.service.app.service import LiveService
-from lmr.service.settings import ServiceSettings
+from lmr.service.app.server import MOST_BYTES, Server, bind
 from plain_http import read_until_closed
 from service_maker import TIMEOUT, ScriptedService, make_file, serve_scripted
 
 
-def make_server(host: str = "127.0.0.1", port: int = 0) -> Server:
-    return Server(make_app(LiveService(ServiceSettings())), host, port)
-
-
-def test_taken_port_is_one_sentence() -> None:
-    with make_server() as first:
-        port = int(first.url.rpartition(":")[2])
-        with pytest.raises(LmrError, match=rf"Cannot listen on 127\.0\.0\.1 port {port}: .*Choose another"):
-            make_server(port=port)
+def test_taken_port_is_one_sentence(service: ScriptedService) -> None:
+    port = int(service.server.url.rpartition(":")[2])
+    with pytest.raises(LmrError, match=rf"Cannot listen on 127\.0\.0\.1 port {port}: .*Choose another"):
+        bind("127.0.0.1", port)
 
 
 def test_ipv6() -> None:
     try:
-        made = make_server("::1")
+        bound = bind("::1", 0)
     except LmrError:
         pytest.skip("This machine has no IPv6 loopback; enable it to run this test.")
-    with made:
+    with serve_scripted() as other, Server(make_app(other.server.service), bound) as made:
         assert made.url.startswith("http://[::1]:")
         assert httpx.get(f"{made.url}/healthz", timeout=TIMEOUT).status_code == 200
 
 
-def test_drain_finishes_what_waits() -> None:
-    """A request that waits is answered after the drain began; new ones see that the service is not ready."""
-    with serve_scripted(ServiceSettings(drain_s=7)) as made:
+def test_requests_that_wait_are_answered_at_the_end() -> None:
+    with serve_scripted() as made, ThreadPoolExecutor() as pool:
         made.engine.hold = True
-        answers: list[httpx.Response] = []
-
-        def ask() -> None:
-            answers.append(httpx.post(
-                f"{made.server.url}/v1/streams/a/images", content=make_file(), timeout=TIMEOUT,
-                headers={"Content-Type": "image/jpeg"},
-            ))  # fmt: skip
-
-        waiting = threading.Thread(target=ask)
-        waiting.start()
-        deadline = time.monotonic() + TIMEOUT
-        while not made.engine.held and time.monotonic() < deadline:
+        waiting = pool.submit(made.post)
+        while not made.engine.held:
             time.sleep(0.01)
-        plain, seen = made.engine.drain, []
-
-        def drain(seconds: float) -> bool:
-            done = plain(seconds)
-            seen.append(httpx.get(f"{made.server.url}/readyz", timeout=TIMEOUT).status_code)
-            made.engine.held[0].set_result(made.engine.answer(made.engine.requests[0]))
-            return done
-
-        made.engine.drain = drain  # type: ignore[method-assign]
-        made.server.stop()
-        waiting.join(TIMEOUT)
-        assert made.engine.drained == 7
-        assert seen == [503]
-        assert answers[0].status_code == 200
+        ending = pool.submit(made.server.stop)
+        while not made.server._uvicorn.should_exit:
+            time.sleep(0.01)
+        made.engine.held[0].set_result(made.engine.answer(made.engine.requests[0]))
+        assert waiting.result(TIMEOUT).status_code == 200
+        ending.result(TIMEOUT)
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{made.server.url}/healthz")
 
@@ -86,56 +58,6 @@ def test_events_end_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
         assert next(lines).startswith("data: ")
         threading.Thread(target=made.server.stop).start()
         assert list(lines)[-1] == ""  # it ends after a whole frame, instead of waiting for ever
-
-
-class FakeConnection:
-    """What uvicorn keeps of a connection; its last request was answered."""
-
-    def __init__(self, left: int = 0) -> None:
-        self.closed = self.aborted = False
-        self.left = left  # bytes that the client has not taken
-        self.transport, self.flow = self, SimpleNamespace(write_paused=left > 0)
-        self.answer_another()
-
-    def answer_another(self) -> None:
-        self.cycle = SimpleNamespace(response_complete=True)
-
-    def get_write_buffer_size(self) -> int:
-        return self.left
-
-    def close(self) -> None:
-        self.closed = True
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-def test_connection_that_is_idle_whenever_one_looks_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A camera with a frame a second, which is answered at once."""
-    now = 0.0
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    server, camera, silent = module._Uvicorn(uvicorn.Config("none"), lambda: None), FakeConnection(), FakeConnection()
-    server.server_state.connections = {camera, silent}  # type: ignore[arg-type]
-    for now in range(3 * module._HEAD_SECONDS):
-        camera.answer_another()
-        server._close_silent()
-        assert silent.closed == (now > module._HEAD_SECONDS)
-    assert not camera.closed
-
-
-@pytest.mark.parametrize("complete", [True, False], ids=["whole", "in frames"])
-def test_client_that_takes_nothing_of_its_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch, complete: bool) -> None:
-    """One that takes a little now and then is not."""
-    now = 0.0
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    server, slow, stuck = module._Uvicorn(uvicorn.Config("none"), lambda: None), FakeConnection(900), FakeConnection(9)
-    slow.cycle.response_complete = stuck.cycle.response_complete = complete
-    server.server_state.connections = {slow, stuck}  # type: ignore[arg-type]
-    for now in range(3 * module._STUCK_SECONDS):
-        slow.left -= now % 30 == 0
-        server._close_silent()
-        assert stuck.aborted == (now > module._STUCK_SECONDS)
-    assert (slow.aborted, slow.closed, stuck.closed) == (False, False, False)
 
 
 def test_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +81,8 @@ def test_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_HEAD_SECONDS", 0.2)
     monkeypatch.setattr(module, "_TICKS", 1)
-    with make_server() as made:
-        host, port = made.url.removeprefix("http://").split(":")
+    with serve_scripted() as made:
+        host, port = made.server.url.removeprefix("http://").split(":")
         with (
             socket.create_connection((host, int(port)), timeout=TIMEOUT) as silent,
             socket.create_connection((host, int(port)), timeout=TIMEOUT) as halting,
@@ -168,7 +90,7 @@ def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
             halting.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
             assert silent.recv(1) == b""
             assert halting.recv(1) == b""
-        assert httpx.get(f"{made.url}/healthz", timeout=TIMEOUT).status_code == 200
+        assert made.client.get("/healthz").status_code == 200
 
 
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"

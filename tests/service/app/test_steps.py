@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import httpx
 import pytest
@@ -17,20 +15,12 @@ import torch
 
 from lab.load.inputs import make_jpeg
 from lmr.images.isolated import IsolatedDecoder
-from lmr.service.app.images import ImageFile, ReadyImages
-from lmr.service.app.steps import Turns
-from lmr.service.engine.requests import QueueFull
+from lmr.service.app.images import ReadyImages
 from lmr.service.settings import ServiceSettings
 from pocket import load_pocket
 from service_maker import NAMES, TIMEOUT, ScriptedService, make_file, serve_scripted
 
 Left = Callable[[], float]  # seconds
-
-
-@pytest.fixture(scope="module")
-def limited() -> Iterator[ScriptedService]:
-    with serve_scripted(ServiceSettings(max_images=2)) as made:
-        yield made
 
 
 def wait_until(happens: object) -> None:
@@ -63,16 +53,6 @@ def test_answer_has_the_documented_shape(service: ScriptedService) -> None:
     (request,) = service.engine.requests
     assert torch.equal(request.images, load_pocket().preprocess([make_file()]))
     assert (request.mode, request.key) == ("adapt", None)
-
-
-def test_forms_and_json_are_the_same_request(service: ScriptedService) -> None:
-    files = [make_file("PNG"), make_file("WEBP", colour="blue")]
-    coded = {"images": [{"b64": base64.b64encode(file).decode()} for file in files]}
-    service.client.post("/v1/streams/a/images", files=[("image", ("x.png", file)) for file in files])
-    service.client.post("/v1/streams/a/images", json=coded)
-    one, other = service.engine.requests
-    assert torch.equal(one.images, other.images)
-    assert one.digest == other.digest
 
 
 def test_unreadable_image_is_an_error_in_its_place(service: ScriptedService) -> None:
@@ -114,18 +94,6 @@ def test_names_of_streams(service: ScriptedService, name: str) -> None:
     assert not service.engine.requests
 
 
-def test_too_many_images(limited: ScriptedService) -> None:
-    answer = limited.client.post("/v1/streams/a/images", files=[("image", ("x", make_file()))] * 3)
-    assert answer.status_code == 413
-    assert not limited.engine.requests
-
-
-def test_wrong_type(service: ScriptedService) -> None:
-    answer = service.post(headers={"Content-Type": "image/gif"})
-    assert answer.status_code == 415
-    assert answer.json()["error"]["code"] == "not_an_image_type"
-
-
 def test_client_that_goes_is_dropped(service: ScriptedService) -> None:
     service.engine.hold = True
     host, port = service.server.url.removeprefix("http://").split(":")
@@ -146,7 +114,7 @@ def test_client_that_goes_while_its_images_are_decoded_never_reaches_the_engine(
     decoder, connections = service.server.service.steps.decoder, service.server._uvicorn.server_state.connections
     plain, begun, go = decoder.decode, threading.Event(), threading.Event()
 
-    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
+    def decode(files: Sequence[bytes], left: Left) -> ReadyImages:
         begun.set()
         assert go.wait(TIMEOUT)
         return plain(files, left)
@@ -171,18 +139,6 @@ def test_client_that_goes_while_its_images_are_decoded_never_reaches_the_engine(
     assert not service.engine.requests
 
 
-def test_full_queue_is_refused_before_decoding(service: ScriptedService) -> None:
-    service.engine.full, service.engine.known_keys = QueueFull("The queue is full.", 4.0), {"known"}
-    try:
-        for headers in ({}, {"Idempotency-Key": "new"}):
-            answer = service.post(content=b"never looked at", headers=headers)
-            assert answer.status_code == 429
-            assert answer.headers["Retry-After"] == "4"
-        assert service.post(headers={"Idempotency-Key": "known"}).status_code == 200  # it has its answer already
-    finally:
-        service.engine.full = None
-
-
 def post_form(service: ScriptedService, *images: bytes) -> httpx.Response:
     files = [("image", (f"{number}.jpg", content)) for number, content in enumerate(images)]
     return service.client.post("/v1/streams/cam/images", files=files)
@@ -194,7 +150,7 @@ def test_requests_of_a_stream_are_in_order_however_long_their_images_take(
     decoder = service.server.service.steps.decoder
     plain, begun, second = decoder.decode, threading.Event(), threading.Event()
 
-    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
+    def decode(files: Sequence[bytes], left: Left) -> ReadyImages:
         if len(files) == 1:  # the second request is decoded while the first one is
             ready = plain(files, left)
             second.set()
@@ -218,7 +174,7 @@ def hold_first(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> tup
     decoder = service.server.service.steps.decoder
     plain, begun, go = decoder.decode, threading.Event(), threading.Event()
 
-    def decode(files: Sequence[ImageFile], left: Left) -> ReadyImages:
+    def decode(files: Sequence[bytes], left: Left) -> ReadyImages:
         if not begun.is_set():
             begun.set()
             assert go.wait(TIMEOUT)
@@ -259,9 +215,10 @@ def test_deadline_ends_the_wait_for_images_that_are_decoded(
     decoder = service.server.service.steps.decoder
     go = threading.Event()
     monkeypatch.setattr(decoder, "decode", lambda files, left: go.wait(TIMEOUT))
+    monkeypatch.setattr(service.engine, "settings", ServiceSettings(timeout_ms=50))
     started = time.monotonic()
     try:
-        answer = service.post(headers={"X-Timeout-Ms": "50"})
+        answer = service.post()
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_passed")
         assert "before the images were decoded" in answer.json()["error"]["message"]
         assert time.monotonic() - started < TIMEOUT / 2
@@ -281,20 +238,23 @@ def test_deadline_ends_the_wait_for_an_earlier_request(
     first.start()
     try:
         assert begun.wait(TIMEOUT)
-        assert service.post(headers={"X-Timeout-Ms": "50"}).status_code == 504
+        monkeypatch.setattr(service.engine, "settings", ServiceSettings(timeout_ms=50))
+        assert service.post().status_code == 504
     finally:
         go.set()
         first.join(TIMEOUT)
     assert len(service.engine.requests) == 1
 
 
-def test_images_that_cost_much_hold_up_nobody_else(service: ScriptedService) -> None:
+def test_images_that_cost_much_hold_up_nobody_else(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes longer than its time; there are more of them than threads."""
     decoder = service.server.service.steps.decoder
     costly, codes = make_jpeg((4000, 3000), 60), list[int]()
 
     def send() -> None:
-        codes.append(service.post("bad", content=costly, headers={"X-Timeout-Ms": "300"}).status_code)
+        codes.append(service.post("bad", content=costly).status_code)
+
+    monkeypatch.setattr(service.engine, "settings", ServiceSettings(timeout_ms=2000))
 
     senders = [threading.Thread(target=send) for _ in range(6)]
     with Paused(decoder._isolated):
@@ -325,58 +285,3 @@ class Paused:
 
     def __exit__(self, *_: object) -> None:
         self._decoder._take = self._plain  # type: ignore[method-assign]
-
-
-async def work(turns: Turns, stream: str, number: int, ready: asyncio.Event, done: list[int], fails: bool) -> None:
-    with turns.take(stream) as turn:
-        await ready.wait()
-        if fails:
-            raise ValueError(number)
-        await turn
-        done.append(number)
-
-
-async def run_backwards(turns: Turns, streams: str, failing: set[int]) -> list[int]:
-    """Work on these streams; the last is ready first."""
-    done: list[int] = []
-    ready = [asyncio.Event() for _ in streams]
-    works = [
-        asyncio.create_task(work(turns, stream, number, ready[number], done, number in failing))
-        for number, stream in enumerate(streams)
-    ]
-    for event in [None, *reversed(ready)]:
-        if event is not None:
-            event.set()
-        for _ in range(5):
-            await asyncio.sleep(0)
-    await asyncio.gather(*works, return_exceptions=True)
-    assert not turns._last
-    return done
-
-
-@pytest.mark.parametrize("failing", [set(), {0}, {1}, {2}, {0, 2}])
-def test_one_stream_is_in_order(failing: set[int]) -> None:
-    expected = [number for number in range(4) if number not in failing]
-    assert asyncio.run(run_backwards(Turns(), "aaaa", failing)) == expected
-
-
-def test_streams_do_not_wait_for_each_other() -> None:
-    assert asyncio.run(run_backwards(Turns(), "abc", set())) == [2, 1, 0]
-    done = asyncio.run(run_backwards(Turns(), "abab", set()))
-    assert [number for number in done if number % 2] == [1, 3]
-    assert [number for number in done if not number % 2] == [0, 2]
-
-
-def test_cancelled_turn_is_over() -> None:
-    async def run() -> list[int]:
-        turns, done, never, ready = Turns(), list[int](), asyncio.Event(), asyncio.Event()
-        ready.set()
-        first = asyncio.create_task(work(turns, "a", 0, never, done, False))
-        second = asyncio.create_task(work(turns, "a", 1, ready, done, False))
-        await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.gather(first, second, return_exceptions=True)
-        assert not turns._last
-        return done
-
-    assert asyncio.run(run()) == [1]

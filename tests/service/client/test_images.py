@@ -75,10 +75,3 @@ def test_one_image_is_a_plain_body_and_several_are_parts() -> None:
     assert kind.startswith("multipart/form-data; boundary=")
     assert body.count(one.content) == 2
     assert body.count(b'name="image"') == 2
-
-
-def test_the_same_images_give_the_same_body() -> None:
-    """The service takes another body under the same key for another request."""
-    first, second = read_image(PIXELS), read_image(PIXELS[::-1])
-    assert pack_images([first, second]) == pack_images([first, second])
-    assert pack_images([first, second]) != pack_images([second, first])

@@ -75,31 +75,6 @@ def test_full_disk_undoes_a_batch_and_the_service_goes_on(tmp_path: Path) -> Non
     engine.close()
 
 
-def test_real_full_database_is_noticed_and_recovers(tmp_path: Path) -> None:
-    """SQLite itself refuses: the file may not grow."""
-    clock = Clock()
-    engine = make_engine(tmp_path / "s", clock=clock)
-    writer = engine._store._writer
-    writer.execute(f"PRAGMA max_page_count = {writer.execute('PRAGMA page_count').fetchone()[0]}")
-    seq, error = 0, None
-    while error is None and seq < 100:  # there is some room in the pages that the file has
-        future = engine.submit(make_request("a", seq))
-        run(engine)
-        error = future.exception(0)
-        seq += error is None
-    assert isinstance(error, StoreFailed)
-    clock.now += RETRY + 1
-    run(engine)
-    assert engine.read_overview().state == "degraded"  # the probe needs as much room as the batch did
-    check_state(engine, "a", range(seq))
-    writer.execute("PRAGMA max_page_count = 1000000")
-    clock.now += RETRY + 1
-    run(engine)
-    assert ask(engine, make_request("a", seq))[0].seq == seq + 1
-    check_state(engine, "a", range(seq + 1))
-    engine.close()
-
-
 def test_batches_on_top_of_a_failed_commit_fail_too(tmp_path: Path) -> None:
     engine = make_engine(tmp_path / "s")
     ask(engine, make_request("a", 0), make_request("b", 0))
@@ -165,7 +140,6 @@ def test_commits_at_intervals(tmp_path: Path) -> None:
     assert engine._store.read_record("a") is None
     overview = engine.read_overview()
     assert (overview.unsaved, overview.streams, overview.in_flight) == (1, 1, 0)
-    assert [one.seq for one in engine.list_streams()] == [1]
     assert engine.find("a").status.seq == 1
     assert ask(engine, make_request("a", 0, key="k", digest="d"))[0].replayed
     ask(engine, make_request("a", 1))
@@ -235,24 +209,6 @@ def test_deleted_stream_stays_deleted_at_intervals(tmp_path: Path) -> None:
     again.close()
 
 
-def test_pages_are_full_although_streams_of_them_are_deleted(tmp_path: Path) -> None:
-    """The store has streams that are deleted already; a short page would be taken for the last one."""
-    clock, names = Clock(), [f"cam-{k}" for k in range(9)]
-    engine = make_engine(tmp_path / "s", clock=clock, resident=9, durability="interval", interval_s=1.0)
-    ask(engine, *(make_request(name, 0) for name in names))
-    engine.close()
-    engine = make_engine(tmp_path / "s", clock=clock, resident=9, durability="interval", interval_s=1.0)
-    deleted = [engine.act(name, "delete") for name in ("cam-0", "cam-1", "cam-3")]
-    ask(engine, make_request("cam-8", 1))  # known beside the store
-    assert [one.result(0).health for one in deleted] == ["deleted"] * 3
-    pages, after = list[list[str]](), ""
-    while not pages or len(pages[-1]) == 2:
-        pages.append([one.stream for one in engine.list_streams(after, 2)])
-        after = pages[-1][-1] if pages[-1] else after
-    assert pages == [["cam-2", "cam-4"], ["cam-5", "cam-6"], ["cam-7", "cam-8"], []]
-    engine.close()
-
-
 def test_store_that_cannot_be_read_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(tmp_path / "s", resident=1)
     ask(engine, make_request("a", 0), make_request("b", 0))
@@ -270,18 +226,6 @@ def test_store_that_cannot_be_read_refuses(tmp_path: Path, monkeypatch: pytest.M
         assert error is None or "disk I/O error" in str(error)
     monkeypatch.undo()
     assert [one.seq for one in ask(engine, make_request("a", 1), make_request("b", 1, key="k"))] == [2, 2]
-    engine.close()
-
-
-def test_commit_counts_although_the_file_cannot_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine(tmp_path / "s", threads=True)
-
-    def fail() -> int:
-        raise OSError("no such device")
-
-    monkeypatch.setattr(engine._store, "_measure_bytes", fail)
-    assert engine.submit(make_request("a", 0)).result(30).seq == 1
-    assert engine.submit(make_request("a", 1)).result(30).seq == 2
     engine.close()
 
 

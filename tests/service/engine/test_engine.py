@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import sqlite3
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,7 +18,6 @@ import lmr
 from engine_maker import (
     NAMES,
     Clock,
-    FragileStore,
     SharedSqliteStore,
     ask,
     check_state,
@@ -53,12 +50,10 @@ from lmr.service.engine.requests import (
     StoreFailed,
     StreamDamaged,
     StreamLimit,
-    TooManyStreams,
     UnknownStream,
 )
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.stored_types import StreamChange, Transaction
 from lmr.watch.settings import WatchSettings
 from pocket import load_pocket
 from tiny_models import draw_batches, load_tiny
@@ -126,17 +121,14 @@ def test_method_of_one_row_serves_many_streams(tmp_path: Path, spec: str) -> Non
     engine.close()
 
 
-def test_without_a_store_rows_are_all_there_is() -> None:
-    engine = make_engine(resident=2)
-    assert [answer.saved for answer in ask(engine, make_request("a", 0), make_request("b", 0))] == [False, False]
-    refuse(
-        engine, engine.submit(make_request("c", 0)), TooManyStreams, "All 2 rows are in use, and this .* has no store"
-    )
-    assert ask(engine, make_request("a", 1))[0].seq == 2
-    wait(engine, engine.act("b", "delete"))
-    assert ask(engine, make_request("c", 0))[0].seq == 1
+def test_without_a_store_states_are_in_memory() -> None:
+    engine = make_engine(resident=1)
+    for k in range(2):
+        for stream in "ab":
+            (answer,) = ask(engine, make_request(stream, k))
+            assert (answer.seq, answer.saved) == (k + 1, False)
+    check_state(engine, "a", range(2))
     assert engine.read_overview().durable is False
-    assert engine.find("a").history[-1]["seq"] == 2
 
 
 # Answering without adapting.
@@ -245,24 +237,21 @@ def test_late_dropped_and_cancelled_requests_adapt_nothing() -> None:
     assert not engine.drop(answered)
 
 
-@pytest.mark.parametrize("limits", [{"queue_images": 4, "max_images": 4}, {"queue_per_stream": 1}])
-def test_full_queue_is_known_before_images_are_decoded(limits: dict[str, int]) -> None:
-    """But a retry of a request that was taken or answered is let through to its answer."""
-    engine = make_engine(**limits)
+def test_full_queue_is_known_before_images_are_decoded() -> None:
+    """But a retry of a request that was taken is let through, to be told so."""
+    engine = make_engine(queue_per_stream=1)
     engine.check_room("a", None)
-    assert ask(engine, make_request("a", 0, key="answered"))[0].seq == 1
     waiting = engine.submit(make_request("a", 0, 4, key="taken"))
     for key in (None, "new"):
         with pytest.raises(QueueFull):
             engine.check_room("a", key)
-    engine.check_room("a", "answered")
     engine.check_room("a", "taken")
-    assert wait(engine, waiting).seq == 2
+    assert wait(engine, waiting).seq == 1
     engine.check_room("a", "new")
 
 
 def test_bad_images_are_refused_and_spoil_nothing() -> None:
-    engine = make_engine(max_images=4)
+    engine = make_engine()
     good = engine.submit(make_request("a", 0))
     nan = make_images("b", 0)
     nan[1, 2, 3] = float("nan")
@@ -270,8 +259,6 @@ def test_bad_images_are_refused_and_spoil_nothing() -> None:
         (StepRequest("b", nan), r"Images \[1\] of this batch hold NaN"),
         (StepRequest("b", make_images("b", 0).float()), "Expected torch.float64 images"),
         (StepRequest("b", make_images("b", 0)[:0]), "non-empty batch"),
-        (make_request("b", 0, 5), "at most 4 images in a request, got 5"),
-        (make_request("", 0), "Expected a name for the stream"),
     ]
     for request, message in wrong:
         refuse(engine, engine.submit(request), BadInput, message)
@@ -310,11 +297,10 @@ def test_answers_that_are_not_finite_are_empty(monkeypatch: pytest.MonkeyPatch) 
     assert engine.find("a").answers[1]["label"] is None
 
 
-@pytest.mark.parametrize("durable", [True, False])
 def test_fault_of_the_engine_fails_the_batch_and_not_the_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = make_engine(tmp_path / "s" if durable else None, threads=True)
+    engine = make_engine(tmp_path / "s", threads=True)
     assert engine.submit(make_request("a", 0)).result(30).seq == 1
     monkeypatch.setattr("lmr.service.engine.worker.describe_health", lambda event: 1 / 0)
     monkeypatch.setattr("lmr.service.engine.worker.StepNote", lambda *given, **named: 1 / 0)
@@ -322,9 +308,8 @@ def test_fault_of_the_engine_fails_the_batch_and_not_the_service(
         engine.submit(make_request("a", 1)).result(30)
     monkeypatch.undo()
     answer = engine.submit(make_request("a", 1)).result(30)
-    if durable:  # it was read from the store
-        assert answer.seq == 2
-        close_enough(read_logits(answer), run_alone("a", range(2))[1][1])
+    assert answer.seq == 2  # it was read from the store
+    close_enough(read_logits(answer), run_alone("a", range(2))[1][1])
     engine.close()
 
 
@@ -379,8 +364,6 @@ def test_rollback_reset_and_delete() -> None:
     run(engine)
     assert (deleted.result(0).health, recreated.result(0).seq) == ("deleted", 1)
     assert engine.read_overview().by_health == {"ok": 1}
-    with pytest.raises(LmrError, match="Expected an action of reset, rollback"):
-        engine.act("a", "jump")  # type: ignore[arg-type]
 
 
 def test_state_is_given_and_taken_as_a_file(tmp_path: Path) -> None:
@@ -405,7 +388,7 @@ def test_state_is_given_and_taken_as_a_file(tmp_path: Path) -> None:
 OF_ANOTHER = "(SELECT record FROM streams WHERE name = 'a')"
 
 
-@pytest.mark.parametrize("damage", ["x'00'", "substr(record, 9)", "'4b5bd5d0{}'", OF_ANOTHER])
+@pytest.mark.parametrize("damage", ["x'00'", OF_ANOTHER])
 def test_stream_with_a_damaged_record_fails_alone_and_can_be_deleted(tmp_path: Path, damage: str) -> None:
     engine = make_engine(tmp_path / "s")
     ask(engine, make_request("a", 0), make_request("b", 0), make_request("c", 0))
@@ -425,8 +408,7 @@ def test_stream_with_a_damaged_record_fails_alone_and_can_be_deleted(tmp_path: P
     engine.close()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("durability", ["answer", "interval"])
+@pytest.mark.parametrize(("durability", "shared"), [("answer", False), ("interval", True)])
 def test_damaged_kept_answer_fails_its_retry_alone(tmp_path: Path, durability: str, shared: bool) -> None:
     path, clock = tmp_path / "s", Clock()
     kept = SharedSqliteStore(path, describe_identity(make_method())) if shared else None
@@ -467,20 +449,6 @@ def test_streams_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("content", ["x'00'", "5", "''", "(SELECT content FROM states LIMIT 1)"])
-def test_stream_with_a_damaged_part_fails_alone(tmp_path: Path, content: str) -> None:
-    engine = make_engine(tmp_path / "s")
-    ask(engine, make_request("a", 0), make_request("b", 0))
-    engine.close()
-    with contextlib.closing(sqlite3.connect(tmp_path / "s")) as made, made:
-        made.execute(f"UPDATE parts SET content = {content} WHERE stream = 1 AND name = 'tally'")
-    engine = make_engine(tmp_path / "s")
-    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1, mode="answer"))
-    refuse(engine, bad, StreamDamaged, "stream 'a' is damaged")
-    assert good.result(0).seq == 1
-    engine.close()
-
-
 def test_every_request_of_a_batch_finishes_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (tmp_path / "s", None):
         engine = make_engine(path)
@@ -504,27 +472,8 @@ def test_every_request_of_a_batch_finishes_alone(tmp_path: Path, monkeypatch: py
         engine.close()
 
 
-def test_damaged_watch_in_the_store_fails_its_stream_alone(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s")
-    ask(engine, make_request("a", 0), make_request("b", 0))
-    stored = engine._store.claim("a").state
-    assert stored is not None
-    watch = json.loads(stored.watch) | {"images": "x"}
-    record = engine._store.read_record("a")
-    change = StreamChange(record, replace(stored, watch=json.dumps(watch)))
-    engine._store.commit(Transaction({"a": change}))
-    engine.close()
-    engine = make_engine(tmp_path / "s")
-    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1))
-    refuse(engine, bad, StreamDamaged, "stream 'a' is damaged")
-    assert good.result(0).seq == 2
-    assert wait(engine, engine.act("a", "delete")).health == "deleted"
-    engine.close()
-
-
-@pytest.mark.parametrize("stored", [True, False])
-def test_new_streams_are_refused_beyond_the_limit(tmp_path: Path, stored: bool) -> None:
-    engine = make_engine(tmp_path / "s" if stored else None, max_streams=2)
+def test_new_streams_are_refused_beyond_the_limit() -> None:
+    engine = make_engine(max_streams=2)
     futures = [engine.submit(make_request(stream, 0)) for stream in "abc"]
     refuse(engine, futures[2], StreamLimit, "new stream 'c' exceeds the limit of 2 streams; delete one")
     assert [future.result(0).seq for future in futures[:2]] == [1, 1]
@@ -570,10 +519,6 @@ def test_labels_for_monitoring_give_accuracies_and_change_no_state(tmp_path: Pat
     assert wait(engine, engine.read_state("a")) == content
     history = engine.find("a").history
     assert history[-1]["accuracy"] == pytest.approx(2 / 3, abs=0.01)
-    refuse(engine, engine.add_labels("a", 2, [None]), BadInput, "has no request 2 among its last 200")
-    refuse(engine, engine.add_labels("a", 1, [None]), BadInput, "Expected 3 labels for request 1, got 1")
-    refuse(engine, engine.add_labels("a", 1, ["cow", None, None]), BadInput, "do not include 'cow'")
-    refuse(engine, engine.add_labels("x", 1, [None]), UnknownStream, "no stream 'x'")
     ask(engine, make_request("a", 1, 2, errors={0: "not an image", 2: "broken"}))
     refuse(engine, engine.add_labels("a", 2, [None] * 3), BadInput, "Expected 4 labels for request 2, got 3")
     refuse(engine, engine.add_labels("a", 2, [NAMES[0]] * 4), BadInput, "Image 0 of request 2 has no answer")
@@ -646,7 +591,6 @@ def test_detail_list_and_overview(tmp_path: Path) -> None:
     assert (overview.state, overview.streams, overview.resident, overview.in_flight) == ("ready", 3, 2, 0)
     assert overview.by_health == {"ok": 3}
     assert overview.store_bytes > 0
-    assert overview.images_per_second == pytest.approx(12 / 10)
     json.dumps([dataclasses.asdict(overview), dataclasses.asdict(detail)])
     engine.close()
     again = make_engine(tmp_path / "s")
@@ -713,30 +657,19 @@ def test_threads_serve_streams_as_alone_and_end(tmp_path: Path) -> None:
             assert (answer.seq, answer.saved) == (k + 1, True)
             close_enough(read_logits(answer), expected)
     assert list_threads() > before
-    assert engine.drain(30)
-    assert engine.read_overview().state == "draining"
+    engine.close()
+    engine.close()
     assert isinstance(engine.submit(make_request("a", 0)).exception(0), NotReady)
     assert isinstance(engine.act("a", "reset").exception(0), NotReady)
-    engine.close()
-    engine.close()
+    with pytest.raises(NotReady):
+        engine.check_room("a", None)
     assert list_threads() <= before
     assert engine.read_overview().state == "closed"
     with pytest.raises(NotReady):
         engine.find("a")
 
 
-def test_engine_that_was_not_started_refuses() -> None:
-    engine = Engine(make_method(), NAMES, ServiceSettings(), threads=False)
-    assert engine.read_overview().state == "loading"
-    with pytest.raises(NotReady, match="The service is loading"):
-        engine.submit(make_request("a", 0)).result(0)
-    engine.start()
-    with pytest.raises(LmrError, match="started before"):
-        engine.start()
-    engine.close()
-
-
-def test_drain_refuses_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_begun_is_finished_at_the_end_and_the_rest_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     before = list_threads()
     engine = make_engine(threads=True, max_batch=1, max_images=1)
     step = engine.method.step
@@ -750,11 +683,12 @@ def test_drain_refuses_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(engine.method, "step", work_slowly)
     first, second = engine.submit(make_request("a", 0, 1)), engine.submit(make_request("a", 1, 1))
     begun.wait(30)
-    assert not engine.drain(0.05)
-    with pytest.raises(NotReady, match="being stopped"):
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    with pytest.raises(NotReady, match="has been stopped"):
         second.result(30)
     released.set()
-    engine.close()
+    closing.join(30)
     assert first.result(0).seq == 1  # it was begun, so it was finished
     assert list_threads() <= before
 
@@ -765,141 +699,44 @@ OLD = ["red ring", "blue star", "green heart"]
 NEW = ["green heart", "purple square", "red ring", "striped red star"]
 
 
-def make_named(names: list[str], spec: str = "lmr", rows: int = 2, *, watched: bool = True) -> lmr.Method:
-    method = lmr.create(spec, load_tiny().classifier(names), streams=rows)
-    return lmr.Watched(method, WatchSettings(every=2)) if watched else method
-
-
-def make_named_engine(
-    path: Path | None, method: lmr.Method, store: FragileStore | None = None, **values: Any
-) -> Engine:
-    if path is not None:
-        store = FragileStore(path, describe_identity(make_named(OLD, method.spec)))
-    given = {"resident": 2, "max_wait_ms": 0.0, **values}
-    engine = Engine(method, method.classifier.names, ServiceSettings(**given), store, threads=False)
-    engine.start()
-    return engine
-
-
-def change(engine: Engine, names: list[str]) -> None:
-    engine.change_classes(load_tiny().classifier(names), names)
-
-
-def ask_named(engine: Engine, stream: str, images: Tensor) -> dict[str, float]:
-    """The probabilities of the last image by class name."""
-    (answer,) = ask(engine, StepRequest(stream, images, top=9))
-    assert answer.answers[-1].label in engine.names
-    return dict(answer.answers[-1].top)
-
-
 @pytest.mark.parametrize("watched", [True, False])
-@pytest.mark.parametrize("durability", ["answer", "interval", None])
-def test_streams_in_memory_and_on_disk_follow_other_classes_also_after_a_restart(
-    durability: str | None, watched: bool, tmp_path: Path
-) -> None:
-    streams = "abc" if durability else "ab"  # one more than there are rows
-    batches = {stream: draw_batches([4, 4, 4, 4], seed=k) for k, stream in enumerate(streams)}
-    alone = {stream: lmr.Labelled(make_named(OLD, rows=1, watched=watched)) for stream in streams}
-    path, settings = (tmp_path / "s", {"durability": durability}) if durability else (None, {})
-    engine = make_named_engine(path, make_named(OLD, watched=watched), **settings)
+def test_streams_follow_other_classes_over_a_restart(watched: bool, tmp_path: Path) -> None:
+    batches = {stream: draw_batches([4, 4], seed=k) for k, stream in enumerate("abc")}
+
+    def make_named(names: list[str], rows: int) -> lmr.Method | lmr.Watched:
+        method = lmr.create("lmr", load_tiny().classifier(names), streams=rows)
+        return lmr.Watched(method, WatchSettings(every=2)) if watched else method
+
+    def start(names: list[str], adopt: bool) -> Engine:
+        method = make_named(names, 2)
+        store = SqliteStore(tmp_path / "s", describe_identity(method), adopt=adopt)
+        engine = Engine(method, names, ServiceSettings(resident=2, max_wait_ms=0.0), store, threads=False)
+        engine.start()
+        return engine
 
     def check(k: int) -> None:
-        for stream in streams:
-            answer, method = ask_named(engine, stream, batches[stream][k]), alone[stream]
+        for stream, method in alone.items():
+            (answer,) = ask(engine, StepRequest(stream, batches[stream][k], top=9))
             expected = method.step(batches[stream][k]).probabilities[-1].tolist()
-            assert answer == pytest.approx(dict(zip(method.classifier.names, expected, strict=True)), abs=1e-5)
+            names = method.classifier.names
+            assert dict(answer.answers[-1].top) == pytest.approx(dict(zip(names, expected, strict=True)), abs=1e-5)
 
+    alone = {stream: lmr.Labelled(make_named(OLD, 1)) for stream in batches}
+    engine = start(OLD, False)
     check(0)
     assert wait(engine, engine.add_labels("a", 1, ["red ring"] * 4)).taught == 4
     alone["a"].learn_labels(range(4), [OLD.index("red ring")] * 4)
-    change(engine, NEW)
-    assert engine.names == NEW
+    engine.close()
+    with pytest.raises(LmrError, match="another classes"):
+        start(NEW, False)
+    engine = start(NEW, True)
     alone = {stream: method.with_classes(load_tiny().classifier(NEW)) for stream, method in alone.items()}
     assert [one["label"] in OLD for one in engine.find("a").answers] == [True] * 4
     check(1)
-    assert {name for name, _ in engine.find("b").shares} <= set(NEW)
-    if durability:
-        with pytest.raises(BadInput, match="do not include 'blue star'"):
-            wait(engine, engine.add_labels("a", 2, ["blue star"] * 4))
-        assert wait(engine, engine.add_labels("b", 1, ["red ring"] * 4)).labelled == 4  # a request of the old classes
-        alone["b"].learn_labels(range(4), [NEW.index("red ring")] * 4)
-        engine.close()
-        store = FragileStore(tmp_path / "s", describe_identity(make_named(OLD)))
-        assert store.read_classes() == NEW
-        change_event = "2 (purple square, striped red star) new, 1 (blue star) removed"
-        assert any(change_event in event for event in store.read_events(""))
-        engine = make_named_engine(None, make_named(NEW, watched=watched), store, **settings)
-        check(2)
-        change(engine, OLD)
-        alone = {stream: method.with_classes(load_tiny().classifier(OLD)) for stream, method in alone.items()}
-        check(3)
+    with pytest.raises(BadInput, match="do not include 'blue star'"):
+        wait(engine, engine.add_labels("a", 2, ["blue star"] * 4))
     engine.close()
-
-
-def test_classes_that_cannot_be_changed_are_as_before(tmp_path: Path) -> None:
-    engine, batches = make_named_engine(tmp_path / "s", make_named(OLD)), draw_batches([4, 4])
-    ask_named(engine, "a", batches[0])
-    before = wait(engine, engine.read_state("a"))
-    assert isinstance(engine._store, FragileStore)
-    engine._store.full = True
-    with pytest.raises(StoreFailed, match="the classes are as before"):
-        change(engine, NEW)
-    engine._store.full = False
-    assert engine._store.read_classes() is None
-    with pytest.raises(CannotDo, match="other weights"):
-        engine.change_classes(make_method(watch=None).classifier, NEW)
-    assert wait(engine, engine.read_state("a")) == before
-    assert set(ask_named(engine, "a", batches[1])) == set(OLD)
-    engine.close()
-    with pytest.raises(NotReady):
-        change(engine, NEW)
-    fixed = make_named_engine(None, make_named(OLD, "rotta", 1), resident=1)
-    with pytest.raises(CannotDo, match="rotta cannot change its classes"):
-        change(fixed, NEW)
-    fixed.close()
-
-
-def test_a_replayed_answer_is_as_it_was_before_the_classes_changed(tmp_path: Path) -> None:
-    engine, (images,) = make_named_engine(tmp_path / "s", make_named(OLD)), draw_batches([2])
-    request = StepRequest("a", images, top=9, key="k")
-    (first,) = ask(engine, request)
-    change(engine, NEW)
-    (again,) = ask(engine, request)
-    assert replace(again, replayed=False) == first
-    engine.close()
-
-
-def test_every_answer_is_of_one_set_of_classes_while_they_change() -> None:
-    method = make_named(OLD)
-    engine = Engine(method, OLD, ServiceSettings(resident=2, max_wait_ms=0.0))
-    engine.start()
-    (images,) = draw_batches([2])
-    seen = set()
-    for k in range(6):
-        futures = [engine.submit(StepRequest(stream, images, top=9)) for stream in "abab"]
-        change(engine, OLD if k % 2 else NEW)
-        for future in futures:
-            for one in future.result(60).answers:
-                names = frozenset(name for name, _ in one.top)
-                assert names in (frozenset(OLD), frozenset(NEW))
-                seen.add(names)
-    assert len(seen) == 2
-    engine.close()
-
-
-def test_method_that_grows_is_refused() -> None:
-    with pytest.raises(LmrError, match="ecalp grows without bound"):
-        make_engine(spec="ecalp", resident=1)
-    with pytest.raises(LmrError, match="Expected the names of 6 classes, got 1"):
-        Engine(make_method(), ["one"], ServiceSettings())
-
-
-def test_service_that_is_stopped_says_so_before_images_are_decoded() -> None:
-    engine = make_engine(queue_images=4, max_images=4)
-    engine.submit(make_request("a", 0, 4))
-    engine.drain(0)
-    with pytest.raises(NotReady):
-        engine.check_room("a", None)
+    start(NEW, False).close()
 
 
 def test_unwatched_method_can_be_reset_alone() -> None:
@@ -908,18 +745,6 @@ def test_unwatched_method_can_be_reset_alone() -> None:
     refuse(engine, engine.act("a", "rollback"), CannotDo, "needs a watch; start the service with --watch")
     status = wait(engine, engine.act("a", "reset"))
     assert (status.health, status.adapts) == ("unwatched", True)
-
-
-def test_damaged_stream_can_be_deleted_and_harms_no_other(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", resident=1)
-    ask(engine, make_request("a", 0), make_request("b", 0))
-    engine._store._writer.execute("UPDATE states SET content = x'00' WHERE stream = 1")
-    bad, good = engine.submit(make_request("a", 1)), engine.submit(make_request("b", 1))
-    refuse(engine, bad, StreamDamaged, "What is stored of stream 'a' is damaged .*checksum.*delete the stream")
-    assert good.result(0).seq == 2
-    assert wait(engine, engine.act("a", "delete")).health == "deleted"
-    assert ask(engine, make_request("a", 0))[0].seq == 1
-    engine.close()
 
 
 def test_listener_that_fails_does_no_harm() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import torch
 
 from engine_maker import (
-    NAMES,
     Clock,
     SharedSqliteStore,
     ask,
@@ -26,10 +24,9 @@ from engine_maker import (
     wait,
     work_without_commit,
 )
-from lab.load.postgres_server import PostgresServer
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
-from lmr.service.engine.requests import BadInput, KeyReused, StepAnswer, StoreFailed, StreamMoved
+from lmr.service.engine.requests import KeyReused, StepAnswer, StoreFailed, StreamMoved
 from lmr.service.store.addresses import StateStore
 from lmr.service.store.postgres_store import PostgresStore
 from lmr.service.store.stored_types import StoreError
@@ -109,18 +106,6 @@ def test_retry_on_another_engine_gets_the_kept_answer(pair: tuple[Engine, Engine
     check_state(two, "a", range(1))
 
 
-def test_request_that_waits_on_two_engines_is_applied_once(pair: tuple[Engine, Engine]) -> None:
-    """The retry has passed every check of the second engine before the first one commits."""
-    one, two = pair
-    early = one.submit(make_request("a", 0, key="k", digest="d"))
-    late = two.submit(make_request("a", 0, key="k", digest="d"))
-    work_without_commit(one)
-    run(one)
-    run(two)
-    assert (early.result(0).replayed, late.result(0).replayed) == (False, True)
-    check_state(two, "a", range(1))
-
-
 def test_first_engine_loses_the_race(pair: tuple[Engine, Engine]) -> None:
     one, two = pair
     early = one.submit(make_request("a", 0, key="k", digest="d"))
@@ -146,19 +131,6 @@ def test_what_was_computed_on_top_of_a_refused_step_is_refused(pair: tuple[Engin
     check_state(one, "a", range(2))
 
 
-def test_what_was_computed_on_top_of_a_doubled_step_is_refused(pair: tuple[Engine, Engine]) -> None:
-    one, two = pair
-    ask(one, make_request("a", 0, key="k", digest="d"))
-    doubled = two.submit(make_request("a", 0, key="k", digest="d"))
-    work_without_commit(two)
-    on_top = two.submit(make_request("a", 1))
-    work_without_commit(two)
-    run(two)
-    assert doubled.result(0).replayed
-    refuse(two, on_top)
-    check_state(two, "a", range(1))
-
-
 def test_answers_and_states_are_never_those_of_an_old_copy(pair: tuple[Engine, Engine]) -> None:
     one, two = pair
     ask(one, make_request("a", 0))
@@ -170,18 +142,6 @@ def test_answers_and_states_are_never_those_of_an_old_copy(pair: tuple[Engine, E
     assert (answer.seq, answer.adaptation["stepped"]) == (2, False)
     assert one.find("a").status.seq == two.find("a").status.seq == 2
     assert [status.seq for status in one.list_streams()] == [2]
-
-
-def test_refusals_of_an_old_copy_are_not_sent(pair: tuple[Engine, Engine]) -> None:
-    """Which requests a stream had is known to the engine that serves it alone."""
-    one, two = pair
-    ask(one, make_request("a", 0))
-    ask(two, make_request("a", 1))
-    labels = [NAMES[0], None, NAMES[1]]
-    refuse(one, one.add_labels("a", 2, labels))
-    assert wait(one, one.add_labels("a", 2, labels)).labelled == 2
-    with pytest.raises(BadInput, match="has no request 9"):
-        wait(one, one.add_labels("a", 9, labels))
 
 
 def test_stream_that_another_engine_began_or_deleted(pair: tuple[Engine, Engine]) -> None:
@@ -276,40 +236,3 @@ def test_store_that_is_away_refuses_what_adapts_and_comes_back(
     assert engine.read_overview().state == "ready"
     (answer,) = ask(engine, make_request("a", 1))
     check_answer(answer, "a", 1)
-
-
-def test_numbers_of_changes_follow_the_engine_whose_clock_is_ahead(pair: tuple[Engine, Engine]) -> None:
-    ahead, behind = pair
-    ahead._log._numbers = itertools.count(10**15)
-    ask(ahead, make_request("a", 0))
-    behind.recount()
-    ask(behind, make_request("a", 1))
-    assert behind.find("a").status.change > 10**15
-
-
-def test_events_of_one_engine_are_seen_at_the_others(postgres: PostgresServer) -> None:
-    identity, url = describe_identity(make_method()), postgres.make_database()
-    one, two = (make_engine(shared=PostgresStore(url, identity)) for _ in range(2))
-    two.follow(0)  # from now on
-    before = two.read_overview()
-    assert (before.shared, before.streams) == (True, 0)
-    ask(one, make_request("a", 0))
-    wait(one, one.act("a", "pause"))
-    two.follow(30)
-    changes = two.read_changes(before.change, 10)
-    (event,) = changes.events
-    assert (event.stream, event.kind, event.after) == ("a", "operator", "paused")
-    assert event.replica == one._store.replica  # type: ignore[attr-defined]
-    assert [(status.stream, status.health) for status in changes.streams] == [("a", "paused")]
-    told: list[tuple[str, str]] = []
-    two.listen_results(lambda result: told.append((result.stream, getattr(result, "health", ""))))
-    ask(one, make_request("b", 0))
-    for stream in "ab":
-        wait(one, one.act(stream, "delete"))
-    ask(one, make_request("b", 0))  # it is there again
-    for _ in range(2):  # events
-        if len(two.read_changes(changes.upto, 10).events) < 2:
-            two.follow(30)
-    assert told == [("a", "deleted")]  # what may be kept of it elsewhere, such as at a broker, can be removed
-    for engine in (one, two):
-        engine.close()

@@ -13,7 +13,6 @@ import lmr
 from engine_maker import CALM, make_images, make_method
 from lmr.core.errors import LmrError
 from lmr.core.labelled import PER_STEP
-from lmr.core.state import decode_state, encode_state
 from lmr.service.engine.packing import LABELS, Packer, Written, decompress, describe_identity
 from lmr.service.store.stored_types import StoredState
 
@@ -85,17 +84,6 @@ def test_labels_are_written_when_they_change() -> None:
     assert method.count_used() == [2, 0, 2]
     method.reset([0])
     assert packer.pack([0], [written])[0].parts[LABELS] is None
-
-
-def test_state_of_a_version_without_labels_begins_without_any() -> None:
-    method = make_served()
-    step(method, 0, 0)
-    (stored,) = Packer(method).pack([0], [Written()])
-    tensors, facts = decode_state(decompress(stored.content), "it")
-    earlier = encode_state({key: value for key, value in tensors.items() if "/" not in key}, facts)
-    Packer(method).unpack(1, dataclasses.replace(stored, content=earlier))
-    assert method.method.dump([1]) == method.method.dump([0])
-    assert method.own["seen"].tolist() == [3, 0, 0]
 
 
 @pytest.mark.parametrize("spec", [name for name in lmr.list_methods() if not lmr.find_method(name).grows])

@@ -148,11 +148,9 @@ def test_queue_has_the_last_images_without_a_label(engine: Engine) -> None:
     ask(engine, make_request("a", 1, 2))
     queue = [(one.seq, one.image, one.images) for one in engine.list_unlabelled("a")]
     assert queue == [(1, 0, 3), (1, 2, 3), (2, 0, 2), (2, 1, 2)]
-    wait(engine, engine.add_labels("a", 1, {2: NAMES[1]}))
-    wait(engine, engine.add_labels("a", 2, {0: NAMES[1]}))
+    teach(engine, "a", 1, [None, None, 1])
+    teach(engine, "a", 2, [1, None])
     assert [(one.seq, one.image) for one in engine.list_unlabelled("a")] == [(1, 0), (2, 1)]
-    refuse(engine, engine.add_labels("a", 1, {1: NAMES[1]}), "Image 1 of request 1 has no answer")
-    refuse(engine, engine.add_labels("a", 2, {5: NAMES[1]}), "Image 5 of request 2 has no answer")
     for _ in range(RECENT // 30 + 1):
         ask(engine, make_request("a", 2, 30))
     queue = engine.list_unlabelled("a")

@@ -13,7 +13,6 @@ from lab.load.postgres_server import MISSING, PostgresServer
 from lmr import LmrError
 from lmr.service.store import postgres_store
 from lmr.service.store.postgres_store import PostgresStore
-from lmr.service.store.schema import MIGRATIONS
 from lmr.service.store.stored_types import (
     KeptAnswer,
     StoredEvent,
@@ -82,22 +81,6 @@ def test_newer_and_foreign_databases_are_refused(postgres: PostgresServer, url: 
         PostgresStore(foreign, IDENTITY)
 
 
-def test_database_of_the_last_version_is_upgraded_at_once_or_not_at_all(
-    postgres: PostgresServer, url: str, opened: Callable[[], PostgresStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit(opened(), "a", "1")
-    postgres.execute("INSERT INTO steps VALUES (1, 1, 'old')", url)
-    postgres.execute("UPDATE facts SET value = '3' WHERE name = 'version'", url)
-    with monkeypatch.context() as patch:
-        patch.setitem(MIGRATIONS, 4, [*MIGRATIONS[4], "DELETE FROM missing"])
-        with pytest.raises(LmrError, match=r"Cannot use the store .*missing"):
-            PostgresStore(url, IDENTITY)
-    assert postgres.execute("SELECT note FROM steps", url) == [("old",)]
-    assert opened().claim("a").state == StoredState(b"1")
-    assert postgres.execute("SELECT note FROM steps", url) == []
-    assert postgres.execute("SELECT value FROM facts WHERE name = 'version'", url) == [("5",)]
-
-
 def test_engines_that_start_together_make_one_store(opened: Callable[[], PostgresStore]) -> None:
     threads = [threading.Thread(target=opened) for _ in range(4)]
     for thread in threads:
@@ -105,26 +88,6 @@ def test_engines_that_start_together_make_one_store(opened: Callable[[], Postgre
     for thread in threads:
         thread.join(30)
     commit(opened(), "a", "1")
-
-
-def test_events_reach_other_engines_and_not_the_own(opened: Callable[[], PostgresStore]) -> None:
-    one, two = opened(), opened()
-    assert [one.follow(0), two.follow(0)] == [[], []]  # from now on
-    commit(one, "a", "1", events=("e1", "e2"))
-    assert two.follow(30) == [StoredEvent("a", "e1", one.replica), StoredEvent("a", "e2", one.replica)]
-    assert one.follow(0) == []
-
-
-def test_events_during_an_interruption_arrive_afterwards(
-    postgres: PostgresServer, opened: Callable[[], PostgresStore]
-) -> None:
-    one, two = opened(), opened()
-    two.follow(0)
-    postgres.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
-    with pytest.raises(StoreError):
-        two.follow(30)
-    commit(one, "a", "1", events=("lost?",))
-    assert [event.content for event in two.follow(0)] == ["lost?"]
 
 
 def test_connections_that_were_cut_are_replaced(postgres: PostgresServer, opened: Callable[[], PostgresStore]) -> None:
@@ -171,19 +134,6 @@ def test_statement_that_hangs_ends(postgres: PostgresServer, url: str, monkeypat
             store.claim("a")
     commit(store, "a", "2")
     store.close()
-
-
-def test_connection_that_says_nothing_is_cut(
-    opened: Callable[[], PostgresStore], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even the limit of the server ends the statement, as where the network swallows everything."""
-    store = opened()
-    monkeypatch.setattr(postgres_store, "TRANSACTION_SECONDS", 0.2)
-    monkeypatch.setattr(postgres_store, "ATTEMPTS", 1)
-    with pytest.raises(StoreError):
-        store._read("SELECT pg_sleep(9)")
-    monkeypatch.undo()
-    commit(store, "a", "1")
 
 
 def test_pool_that_is_empty_is_a_sentence(opened: Callable[[], PostgresStore], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,12 +135,6 @@ def test_bounds_hold(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @every_store
-def test_no_keys_are_kept_where_none_may_be(store: StateStore) -> None:
-    write(store, Transaction({"cam": make_change(answers=[KeptAnswer("k", "d", "a")])}), keys=0)
-    assert store.read_answer("cam", "k") is None
-
-
-@every_store
 def test_streams_are_listed_by_name_and_counted_by_health(store: StateStore) -> None:
     health = {"a": "ok", "c": "watch", "b": "ok", "ä": "paused"}
     write(store, Transaction({name: make_change(f"r-{name}", health=word) for name, word in health.items()}))
@@ -174,17 +168,6 @@ def test_claims_raise_the_epoch_of_their_stream_alone(store: StateStore) -> None
 
 
 @shared_store
-def test_the_largest_epoch_is_not_the_end(store: StateStore) -> None:
-    """Damage alone can bring it about; in PostgreSQL, an overflow would fail, and degrade the engine."""
-    store.claim("cam")
-    store._write(lambda sql: sql.run(f"UPDATE fences SET epoch = {2**63 - 1}"))
-    epochs = [store.claim("cam").epoch for _ in range(2)]
-    assert epochs == [1, 2]
-    assert store.commit(Transaction({"cam": make_change("r")}, epochs={"cam": 1})) == {"cam": None}
-    assert store.commit(Transaction({"cam": make_change("r")}, epochs={"cam": 2})) == {}
-
-
-@shared_store
 def test_commit_of_an_old_epoch_is_refused_and_the_others_are_written(store: StateStore) -> None:
     for stream in "ab":
         store.claim(stream)
@@ -195,14 +178,6 @@ def test_commit_of_an_old_epoch_is_refused_and_the_others_are_written(store: Sta
     assert store.read_record("a") is None
     assert store.read_record("b") == StoredRecord("ok", 1, "b1")
     assert [store.read_events(stream) for stream in ("a", "b", "")] == [[], ["eb"], ["e"]]
-
-
-@shared_store
-def test_commit_without_a_claim_is_refused(store: StateStore) -> None:
-    assert store.commit(Transaction({"a": make_change("x")})) == {"a": None}
-    store.claim("b")
-    assert store.commit(Transaction({"b": make_change("x")})) == {"b": None}
-    assert store.list_records("", 10) == []
 
 
 @shared_store
@@ -237,22 +212,6 @@ def test_epochs_survive_a_restart_and_the_stream(opener: Opener) -> None:
     assert second.claim("a") == Claim(None, 2)
     assert second.commit(Transaction({"a": make_change("late")}, epochs={"a": 1})) == {"a": None}
     second.close()
-
-
-@shared_store
-def test_events_of_two_engines_do_not_replace_each_other(store: StateStore) -> None:
-    for content in ("one", "two"):
-        store.commit(Transaction(events=[StoredEvent("", content)]))
-    assert store.read_events("") == ["one", "two"]
-
-
-@shared_store
-def test_commit_that_is_made_twice_leaves_one_event(store: StateStore) -> None:
-    """A connection is lost at the end of a commit, and nobody knows that it was made; no key tells it."""
-    store.claim("a")
-    change = Transaction({"a": make_change("a1")}, [StoredEvent("a", "rolled back")], {"a": 1})
-    assert [store.commit(change), store.commit(change)] == [{}, {}]
-    assert store.read_events("a") == ["rolled back"]
 
 
 @lasting_store

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from lmr.core.errors import LmrError
-from lmr.service.store.schema import MIGRATIONS
 from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.stored_types import (
     KeptAnswer,
@@ -51,33 +50,6 @@ def test_file_is_written_to_the_disk_at_every_commit(tmp_path: Path) -> None:
     store.close()
 
 
-def test_store_of_the_last_version_is_upgraded_at_once_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "s.sqlite"
-    store = SqliteStore(path, IDENTITY)
-    store.commit(Transaction({"cam": make_change("r", state=StoredState(b"1"))}, [StoredEvent("cam", "e")]))
-    store.close()
-    with sqlite3.connect(path) as made:
-        for statement in (
-            "DROP TABLE fences",
-            "ALTER TABLE events DROP COLUMN replica",
-            "UPDATE facts SET value = '2' WHERE name = 'version'",
-        ):
-            made.execute(statement)
-    made.close()
-    with monkeypatch.context() as patch:
-        patch.setitem(MIGRATIONS, 3, [*MIGRATIONS[3], "DELETE FROM missing"])
-        with pytest.raises(LmrError, match="missing"):
-            SqliteStore(path, IDENTITY)
-    store = SqliteStore(path, IDENTITY)
-    assert store._read("SELECT value FROM facts WHERE name = 'version'") == [("5",)]
-    assert store.claim("cam").state == StoredState(b"1")
-    store.commit(Transaction(events=[StoredEvent("cam", "f")]))
-    assert store.read_events("cam") == ["e", "f"]
-    store.close()
-
-
 def test_other_files_and_formats_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("not a database, but long enough to look at " * 9)
@@ -105,10 +77,7 @@ def test_other_files_and_formats_are_refused(tmp_path: Path) -> None:
     "damage",
     [
         "UPDATE facts SET value = 'x' WHERE name = 'version'",
-        "UPDATE facts SET value = '5' || x'ff' WHERE name = 'version'",
         "DELETE FROM facts WHERE name = 'version'",
-        "UPDATE facts SET value = '[1' WHERE name = 'names'",
-        "UPDATE facts SET value = 5 WHERE name = 'names'",
         "UPDATE facts SET value = x'00' WHERE name = 'model'",
         "UPDATE facts SET name = 'methox' WHERE name = 'method'",
         "DELETE FROM facts WHERE name = 'checksum'",
@@ -116,10 +85,7 @@ def test_other_files_and_formats_are_refused(tmp_path: Path) -> None:
 )
 def test_damaged_facts_are_a_sentence(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "s.sqlite"
-    store = SqliteStore(path, IDENTITY)
-    store.commit(Transaction(classes=("def", ["cat", "dog"])))
-    store.close()
-    SqliteStore(path, IDENTITY | {"classes or prompts": "def"}).close()
+    SqliteStore(path, IDENTITY).close()
     with contextlib.closing(sqlite3.connect(path)) as made, made:
         made.execute(damage)
     with pytest.raises(LmrError, match="checksum"):
@@ -128,18 +94,17 @@ def test_damaged_facts_are_a_sentence(tmp_path: Path, damage: str) -> None:
 
 def test_a_file_is_one_store_whatever_its_name(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "s.sqlite", IDENTITY)
-    (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "s.sqlite")
     (tmp_path / "other").symlink_to(tmp_path)
     for name in ("link", "other/s.sqlite"):
         with pytest.raises(LmrError, match="Another process uses the store"):
             SqliteStore(tmp_path / name, IDENTITY)
-    os.link(tmp_path / "s.sqlite", tmp_path / "folder" / "hard")
-    with pytest.raises(LmrError, match="has several names"):
-        SqliteStore(tmp_path / "folder" / "hard", IDENTITY)
     store.commit(Transaction({"cam": make_change("r")}))
     store.close()
-    (tmp_path / "folder" / "hard").unlink()
+    os.link(tmp_path / "s.sqlite", tmp_path / "hard")
+    with pytest.raises(LmrError, match="several names"):
+        SqliteStore(tmp_path / "hard", IDENTITY)
+    (tmp_path / "hard").unlink()
     store = SqliteStore(tmp_path / "link", IDENTITY)
     assert read_text(store, "cam") == "r"
     assert not (tmp_path / "link-wal").exists()
@@ -159,7 +124,7 @@ def test_second_process_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
-@pytest.mark.parametrize("change", ["content = x'00'", "watch = watch || ' '", "watch = x'ff'", "content = 5"])
+@pytest.mark.parametrize("change", ["content = x'00'", "watch = watch || ' '"])
 def test_damaged_state_is_noticed(store: SqliteStore, change: str) -> None:
     store.commit(Transaction({"cam": make_change(state=StoredState(b"tensors", "{}"))}))
     store._writer.execute(f"UPDATE states SET {change}")
@@ -167,7 +132,7 @@ def test_damaged_state_is_noticed(store: SqliteStore, change: str) -> None:
     assert (claim.state, claim.damage) == (None, "the state of stream 'cam' does not have its checksum")
 
 
-@pytest.mark.parametrize("damage", ["{0} || 'x'", "substr({0}, 2)", "CAST(x'ff' || {0} AS TEXT)", "x'00'", "5", "''"])
+@pytest.mark.parametrize("damage", ["{0} || 'x'", "CAST(x'ff' || {0} AS TEXT)", "x'00'"])
 def test_damaged_texts_are_noticed_and_fail_no_other(store: SqliteStore, damage: str) -> None:
     values = {"steps": {1: "n1", 2: "n2"}, "answers": [KeptAnswer("k", "d", "a"), KeptAnswer("l", "d", "b")]}
     store.commit(Transaction({"bad": make_change("r1", health="watch", **values), "good": make_change("r2")}))

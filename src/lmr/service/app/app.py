@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
 from lmr.service.app import events, routes
-from lmr.service.app.errors import add_error_handlers
+from lmr.service.app.errors import ErrorBody, add_error_handlers
 from lmr.service.app.gate import ASSETS, Gate
 from lmr.service.app.service import LiveService
 from lmr.service.page import ASSETS_FOLDER, SAMPLES_FOLDER
@@ -27,14 +27,19 @@ With a token, send the header "Authorization: Bearer TOKEN"."""
 
 
 def make_app(service: LiveService, *, token: str | None = None) -> FastAPI:
-    """Return an app around a service, which may still be loading its model.
+    """Return an app around a service.
 
     Without ``token`` only requests to localhost are answered.
     """
     app = FastAPI(
-        title="lmr serve", version=__version__, description=_DESCRIPTION, docs_url=None, redoc_url=None,
+        title="lmr serve",
+        version=__version__,
+        description=_DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
         lifespan=_follow_events,
-    )  # fmt: skip
+        responses={kind: {"model": ErrorBody, "description": "An error."} for kind in ("4XX", "5XX")},
+    )
     app.state.service = service
     for module in (routes, events):
         app.include_router(module.router)
@@ -47,7 +52,6 @@ def make_app(service: LiveService, *, token: str | None = None) -> FastAPI:
 
 @contextlib.asynccontextmanager
 async def _follow_events(app: FastAPI) -> AsyncIterator[None]:
-    """Count and log events as they happen, while the app runs."""
     service: LiveService = app.state.service
 
     async def follow() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -29,21 +28,6 @@ _REASONS: dict[type[requests.Refused], tuple[int, str]] = {
     requests.NotReady: (503, "not_ready"),
     requests.StoreFailed: (503, "store_failed"),
     requests.DeadlinePassed: (504, "deadline_passed"),
-}
-_DESCRIPTIONS = {  # for the description of the API
-    400: "The request is malformed.",
-    401: "The token is missing or wrong.",
-    403: "The service has as many streams as --max-streams allows.",
-    404: "There is no such stream or model.",
-    409: "A request with this key is being served; or the stream has moved to another replica, and the request can be "
-    "sent again; or this cannot be done now.",
-    413: "The body, the number of images or of values in it, or an image is too large.",
-    415: "Not a JPEG, PNG or WebP image.",
-    422: "No image can be read, or the key belongs to another body; or a state or labels do not fit.",
-    429: "The queue is full, or no memory is left for the body; Retry-After says when to try again.",
-    500: "The method failed, or what is stored of the stream is damaged; other streams are served.",
-    503: "The service is loading or draining, or its store cannot be written.",
-    504: "The deadline passed before the body was there or the request was served; nothing was adapted.",
 }
 _MOST_CHARACTERS = 2000  # of a message, which may repeat what a client sent
 _CLIENT_GONE = 499  # the status in logs and metrics of a request whose client has gone; nobody receives it
@@ -120,8 +104,3 @@ def _to_problem(request: Request, error: Exception) -> HttpProblem:
         return HttpProblem(error.status_code, "malformed", f"{error.detail}.", error.headers)
     message = f"There is nothing at {request.method} {request.url.path}; see /docs for the routes."
     return HttpProblem(error.status_code, code, message, error.headers)
-
-
-def document_errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the errors that a route can answer, for the description of the API."""
-    return {status: {"model": ErrorBody, "description": _DESCRIPTIONS[status]} for status in sorted(statuses)}

@@ -1,7 +1,7 @@
 """Gate: every request passes it first and every answer last.
 
-It checks the token and the host, refuses images that find no room, gives the request an id, adds the headers that
-protect the page in a browser, counts the request, and logs it as one line.
+It checks the token and the host, gives the request an id, adds the headers that protect the page in a browser, counts
+the request, and logs it as one line.
 """
 
 from __future__ import annotations
@@ -9,18 +9,15 @@ from __future__ import annotations
 import hmac
 import logging
 import random
-import re
 import time
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lmr.service.app.errors import HttpProblem, explain_refusal
-from lmr.service.app.request import IMAGES_PATH, is_visible
+from lmr.service.app.errors import HttpProblem
+from lmr.service.app.request import is_visible
 from lmr.service.app.service import LiveService
-from lmr.service.engine.requests import NotReady, QueueFull
 from lmr.service.network import is_loopback
 
 LOGGER = logging.getLogger("lmr.service.requests")
@@ -39,7 +36,6 @@ _FAILED = "The service failed on this request; its log says why, under the reque
 _PORTS = {"http": 80, "https": 443}
 _READING = ("GET", "HEAD")
 _CLOSE = {"Connection": "close"}  # a body that follows is not read
-_IMAGES = re.compile(IMAGES_PATH.replace("{stream}", "([^/]+)"))
 
 
 class Gate:
@@ -58,12 +54,6 @@ class Gate:
         request_id = given_id if is_visible(given_id) else f"{random.getrandbits(128):032x}"  # not a secret
         scope.setdefault("state", {})["request_id"] = request_id
         started, status = time.perf_counter(), 0
-        waits = "expect" in headers  # the client waits for a first answer before it sends the body
-
-        async def receive_body() -> Message:
-            nonlocal waits
-            waits = False
-            return await receive()
 
         async def send_protected(message: Message) -> None:
             nonlocal status
@@ -72,15 +62,13 @@ class Gate:
                 given = list(message.get("headers", ()))
                 names = {name.lower() for name, _ in given}
                 defaults = [pair for pair in _DEFAULTS if pair[0] not in names]
-                # A client that was not asked for the body may leave it out: what follows would be taken for the body.
-                closing = [(b"connection", b"close")] if waits and b"connection" not in names else []
-                message["headers"] = [*given, (b"x-request-id", request_id.encode("latin-1")), *defaults, *closing]
+                message["headers"] = [*given, (b"x-request-id", request_id.encode("latin-1")), *defaults]
             await send(message)
 
         try:
-            problem = self._check_access(scope, headers) or self._check_room(scope, headers)
+            problem = self._check_access(scope, headers)
             if problem is None:
-                await self._app(scope, receive_body if waits else receive, send_protected)
+                await self._app(scope, receive, send_protected)
         except Exception:
             fields = {"path": scope["path"], "request_id": request_id}
             LOGGER.exception("a request failed", extra={"fields": fields})
@@ -100,25 +88,6 @@ class Gate:
             return None
         message = "Expected the service's token in the header 'Authorization: Bearer ...'; it is missing or wrong."
         return HttpProblem(401, "token", message, {"WWW-Authenticate": "Bearer", **_CLOSE})
-
-    def _check_room(self, scope: Scope, headers: Headers) -> HttpProblem | None:
-        """Refuse images that find no room by the head of their request: under overload a refusal must cost little.
-
-        The body is neither waited for nor parsed; uvicorn drops it as it arrives, and the connection can be used again.
-        A body that is larger than ``max_body`` is left to the app, which closes the connection.
-        """
-        found = _IMAGES.fullmatch(scope["path"]) if scope["method"] == "POST" else None
-        length = headers.get("content-length", "")
-        if found is None or not length.isdecimal() or int(length) > self._service.settings.max_body:
-            return None
-        try:
-            self._service.engine.check_room(found[1], headers.get("idempotency-key"))
-        except QueueFull as error:
-            scope["route"] = SimpleNamespace(path=IMAGES_PATH)  # for the metrics
-            return explain_refusal(error)
-        except NotReady:  # the app says so
-            return None
-        return None
 
     def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         route = getattr(scope.get("route"), "path", "") or "none"

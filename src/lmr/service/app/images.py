@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hashlib
 import io
 import os
@@ -14,28 +13,26 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import torch
 from PIL.Image import Image
-from pydantic import BaseModel, FailFast, Field
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field as FormField
 from python_multipart.multipart import File, FormParser, parse_options_header
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.images.files import TooManyPixels, UnreadableImage, decode_image, estimate_work, muted_pillow
+from lmr.images.files import TooManyPixels, decode_image, estimate_work, muted_pillow
 from lmr.images.isolated import IsolatedDecoder
 from lmr.images.picture import Picture, measure_picture
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.pool import FairPool, Piece, Pieces
-from lmr.service.app.request import read_json_body
 from lmr.service.engine.requests import DeadlinePassed, QueueFull
 from lmr.service.settings import ServiceSettings
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/webp")
-FORM, JSON = "multipart/form-data", "application/json"
+FORM = "multipart/form-data"
 PART = "image"  # the name of the parts of a form
 MOST_STREAMS, MOST_FRAMES = 64, 12  # whose frames are kept, and how many of each are shown
 _FORMATS = ("JPEG", "PNG", "WEBP")  # decoders of other formats have had more faults
@@ -47,40 +44,23 @@ _KEPT = 128  # frames of a stream in memory: as many images as can be labelled
 _SIDE = 96  # pixels of a small copy
 DEADLINE = "The deadline passed before the images were decoded; nothing was adapted."
 Result = TypeVar("Result")
-ImageFile = bytes | UnreadableImage  # the content of an image file, or why there is none
 Preprocess = Callable[[Image], Tensor]
 
 
-class EncodedImage(BaseModel):
-    """The content of a JPEG, PNG or WebP file in base64."""
-
-    b64: str
-
-
-class ImagesBody(BaseModel):
-    """Images in JSON."""
-
-    images: Annotated[list[EncodedImage], FailFast()] = Field(min_length=1)
-
-
-def split_body(content_type: str, body: bytes, most: int) -> list[ImageFile]:
-    """Return the images of a body: one file, the parts of a form or base64 in JSON; at most ``most``."""
+def split_body(content_type: str, body: bytes, most: int) -> list[bytes]:
+    """Return the images of a body: one file, or the parts of a form, at most ``most``."""
     kind, values = parse_options_header(content_type)
     name = kind.decode("latin-1").lower()
     if name in IMAGE_TYPES:
         return [body]
     if name == FORM:
         return _split_form(body, values.get(b"boundary"), most)
-    if name == JSON:
-        parsed = read_json_body(ImagesBody, body, '{"images": [{"b64": ...}, ...]}')
-        check_count(len(parsed.images), most)
-        return [decode_base64(image.b64) for image in parsed.images]
     came = f"got {content_type!r}" if content_type else "got none"
-    message = f"Expected a Content-Type of {', '.join([*IMAGE_TYPES, FORM])} or {JSON}, {came}."
+    message = f"Expected a Content-Type of {', '.join(IMAGE_TYPES)} or {FORM}, {came}."
     raise HttpProblem(415, "not_an_image_type", message)
 
 
-def _split_form(body: bytes, boundary: bytes | None, most: int) -> list[ImageFile]:
+def _split_form(body: bytes, boundary: bytes | None, most: int) -> list[bytes]:
     if not boundary:
         raise HttpProblem(400, "malformed", "The Content-Type of the form names no boundary.")
     parts: list[tuple[bytes | None, bytes]] = []
@@ -88,7 +68,9 @@ def _split_form(body: bytes, boundary: bytes | None, most: int) -> list[ImageFil
 
     def keep(name: bytes | None, content: bytes) -> None:
         parts.append((name, content))
-        check_count(len(parts), most)
+        if len(parts) > most:  # the rest is not counted: there may be millions of parts
+            message = f"The request has more than {most} images, which is the limit; send them in several requests."
+            raise HttpProblem(413, "too_many_images", message)
 
     def keep_field(part: FormField) -> None:
         keep(part.field_name, part.value or b"")
@@ -111,21 +93,6 @@ def _split_form(body: bytes, boundary: bytes | None, most: int) -> list[ImageFil
         came = f"got {', '.join(map(repr, others[:3]))}" if others else "got none"
         raise HttpProblem(400, "malformed", f"Expected parts of the form with the name {PART!r}, {came}.")
     return [content for _, content in parts]
-
-
-def check_count(images: int, most: int) -> None:
-    """Raise 413 for more images than a request may have. The rest is not counted: there may be millions of parts."""
-    if images > most:
-        message = f"The request has more than {most} images, which is the limit; send them in several requests."
-        raise HttpProblem(413, "too_many_images", message)
-
-
-def decode_base64(text: str | bytes) -> ImageFile:
-    """Return the content of a file that was encoded in base64."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return UnreadableImage("The image is not base64; encode the content of the file, without line breaks.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +157,7 @@ class ImageDecoder:
                 ended = True
                 self._decoded -= taken
 
-    def decode(self, files: Sequence[ImageFile], left: Callable[[], float]) -> Pieces[ReadyImages]:
+    def decode(self, files: Sequence[bytes], left: Callable[[], float]) -> Pieces[ReadyImages]:
         """Decode a request for ``run``, an image a piece, and return inputs for the model.
 
         Undecodable images keep their position; HttpProblem if none can be read. ``left`` gives the seconds to the
@@ -202,12 +169,11 @@ class ImageDecoder:
         thumbnails: list[str] = []
         digest, work = hashlib.sha256(), 0.0
         for position, file in enumerate(files):
-            content = file if isinstance(file, bytes) else b""
-            own = estimate_work(content, formats=_FORMATS, max_pixels=self._settings.max_pixels)
+            own = estimate_work(file, formats=_FORMATS, max_pixels=self._settings.max_pixels)
             work += own
             lane = bisect_left(_MOST_WORK, own)
             yield Piece(work, lane)
-            digest.update(len(content).to_bytes(8, "big") + content)
+            digest.update(len(file).to_bytes(8, "big") + file)
             if left() <= 0:
                 raise DeadlinePassed(DEADLINE)
             try:
@@ -227,9 +193,7 @@ class ImageDecoder:
         errors = {position: str(error) for position, error in problems.items()}
         return ReadyImages(torch.stack(inputs), errors, pictures, digest.hexdigest(), thumbnails)
 
-    def _open(self, file: ImageFile, left: Callable[[], float], isolated: bool) -> Image:
-        if isinstance(file, UnreadableImage):
-            raise file
+    def _open(self, file: bytes, left: Callable[[], float], isolated: bool) -> Image:
         if isolated:
             return self._isolated.decode(file, min(_IMAGE_SECONDS, left()))
         return decode_image(file, formats=_FORMATS, max_pixels=self._settings.max_pixels)

@@ -16,11 +16,9 @@ from prometheus_client.registry import Collector
 
 from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.status import Overview, ServiceEvent, StreamStatus
-from lmr.watch.signals import Alarm
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-_ALARMS = frozenset(Alarm)  # a label for anything else would make a series of each text
 _ESTIMATED = 100  # streams whose estimated accuracy is given, the last changed ones
 _ROLLBACKS = ("rolled back", "reset")  # the health levels that undo adaptation
 
@@ -78,7 +76,7 @@ class ServiceMetrics(Collector):
             self._rollbacks.labels(event.after, "operator").inc()
         elif event.kind == "health" and event.after in (*_ROLLBACKS, "paused"):  # after too many, reset and paused
             for alarm in event.signals.get("alarms") or ["unknown"]:
-                self._rollbacks.labels(event.after, alarm if alarm in _ALARMS else "unknown").inc()
+                self._rollbacks.labels(event.after, alarm).inc()
 
     def render(self) -> bytes:
         """Return the text that Prometheus reads."""

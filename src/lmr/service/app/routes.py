@@ -12,39 +12,32 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import AfterValidator, BaseModel, FailFast, Field
+from pydantic import BaseModel, FailFast, Field
 
-from lmr.core.class_names import MOST_IN_ALL
-from lmr.service.app.errors import HttpProblem, document_errors
-from lmr.service.app.images import FORM, IMAGE_TYPES, JSON, MOST_FRAMES, PART, Frame, ImagesBody, split_body
+from lmr.service.app.errors import HttpProblem
+from lmr.service.app.images import FORM, IMAGE_TYPES, MOST_FRAMES, PART, Frame, split_body
 from lmr.service.app.request import (
     IMAGES_PATH,
-    MOST_CLASSES,
     IdempotencyKey,
     StreamName,
-    TimeoutMs,
     check_stream,
     read_json_body,
 )
-from lmr.service.app.service import LiveService, find_service
+from lmr.service.app.service import find_service
 from lmr.service.app.steps import ImageStep
 from lmr.service.engine.requests import (
     REPLAYED,
-    BadInput,
-    CannotDo,
     QueuedImage,
     RequestMode,
     ServiceAnswer,
-    StreamDamaged,
-    UnknownStream,
 )
 from lmr.service.engine.status import StreamDetail, StreamPage, StreamStatus
 from lmr.service.page import PAGE_FOLDER
 from lmr.version import __version__
 
 router = APIRouter()
-STATE_TYPE = "application/octet-stream"
-_QUEUED = document_errors(400, 401, 404, 409, 429, 500, 503, 504)  # of the routes of streams
+STATE_TYPE, JSON = "application/octet-stream", "application/json"
+LABELS_BYTES = 1_000_000  # of a body with labels
 _FRESH = {"Cache-Control": "no-cache"}  # requested again each time, and sent only if it changed
 _FILE = {"type": "string", "format": "binary"}
 Result = TypeVar("Result")
@@ -56,7 +49,6 @@ async def _wait_for(future: Future[Result]) -> Result:
 
 
 def _document_body(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the description of a body that a route reads itself, by content type."""
     return {"requestBody": {"required": True, "content": {kind: {"schema": one} for kind, one in content.items()}}}
 
 
@@ -74,10 +66,7 @@ _FORM_SCHEMA = {
     IMAGES_PATH,
     tags=["images"],
     response_model=ServiceAnswer,
-    responses=document_errors(400, 401, 403, 404, 409, 413, 415, 422, 429, 500, 503, 504),
-    openapi_extra=_document_body(
-        {**dict.fromkeys(IMAGE_TYPES, _FILE), FORM: _FORM_SCHEMA, JSON: ImagesBody.model_json_schema()}
-    ),
+    openapi_extra=_document_body({**dict.fromkeys(IMAGE_TYPES, _FILE), FORM: _FORM_SCHEMA}),
     summary="Adapt a stream on images and answer them",
 )
 async def post_images(
@@ -87,7 +76,6 @@ async def post_images(
     mode: Annotated[RequestMode, Query(description="answer: use the present state and adapt nothing.")] = "adapt",
     compare: Annotated[bool, Query(description="Answer with the frozen model, too; costs one more forward.")] = False,
     key: IdempotencyKey = None,
-    timeout_ms: TimeoutMs = None,
 ) -> Response:
     """Adapt the stream on the images, as one step, and answer them.
 
@@ -101,7 +89,7 @@ async def post_images(
     def read(body: bytes) -> ImageStep:
         return ImageStep(stream, split_body(kind, body, service.settings.max_images), top, mode, compare=compare)
 
-    answer = await service.loaded.steps.run(request, stream, read, key, timeout_ms)
+    answer = await service.steps.run(request, stream, read, key)
     content = {key: value for key, value in vars(answer).items() if key != "replayed"} | {
         "answers": [one.format() for one in answer.answers],
         "timing": {name: round(value, 3) for name, value in answer.timing.items()},
@@ -138,7 +126,7 @@ class LabelQueue(BaseModel):
 
 
 OperatorAction = Literal["reset", "rollback", "pause", "resume"]
-streams = APIRouter(prefix="/v1/streams", tags=["streams"], responses=_QUEUED)
+streams = APIRouter(prefix="/v1/streams", tags=["streams"])
 
 
 @streams.get("", summary="List streams with their health")
@@ -207,7 +195,6 @@ async def get_state(request: Request, stream: StreamName) -> Response:
 
 @streams.put(
     "/{stream}/state",
-    responses=document_errors(403, 413, 422),
     openapi_extra=_document_body({STATE_TYPE: _FILE}),
     summary="Upload the state of a stream",
 )
@@ -215,7 +202,7 @@ async def put_state(request: Request, stream: StreamName) -> StreamStatus:
     """Continue the stream from a file of ``GET state`` or ``method.save``, of the same model, classes and method."""
     service = find_service(request)
     engine = service.engine
-    async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
+    async with service.bodies.read(request) as content:
         if not content:
             raise HttpProblem(400, "malformed", "Expected the content of a state file as the body, got an empty one.")
         return await _wait_for(engine.write_state(stream, content))
@@ -223,7 +210,6 @@ async def put_state(request: Request, stream: StreamName) -> StreamStatus:
 
 @streams.post(
     "/{stream}/labels",
-    responses=document_errors(413, 422),
     openapi_extra=_document_body({JSON: LabelsBody.model_json_schema()}),
     summary="Teach true labels",
 )
@@ -237,8 +223,8 @@ async def post_labels(request: Request, stream: StreamName) -> StreamStatus:
     answer changes.
     """
     service = find_service(request)
-    async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
-        body = read_json_body(LabelsBody, content, '{"seq": ..., "labels": [...]}')
+    async with service.bodies.read(request, LABELS_BYTES) as content:
+        body = read_json_body(LabelsBody, content)
     return await _wait_for(service.engine.add_labels(stream, body.seq, body.labels, teach=body.teach))
 
 
@@ -264,68 +250,6 @@ async def get_label_queue(
 router.include_router(streams)
 
 
-class ImageLabel(BaseModel):
-    """The true label of one image: number ``image``, from 0, of request ``seq`` of a stream."""
-
-    stream: Annotated[str, Field(max_length=128), AfterValidator(check_stream)]
-    seq: int = Field(ge=1)
-    image: int = Field(0, ge=0)
-    label: str
-
-
-class ManyLabelsBody(BaseModel):
-    """True labels of images of several streams."""
-
-    labels: Annotated[list[ImageLabel], FailFast()] = Field(min_length=1, max_length=1000)
-
-
-class RefusedLabels(BaseModel):
-    """Why the labels of a request changed nothing, and would change nothing if they were sent again."""
-
-    stream: str
-    seq: int
-    message: str
-
-
-class LabelledStreams(BaseModel):
-    """The streams that learnt their labels, and a sentence for each request whose labels were refused."""
-
-    streams: list[StreamStatus]
-    refused: list[RefusedLabels]
-
-
-@router.put(
-    "/v1/labels",
-    tags=["streams"],
-    responses=document_errors(400, 401, 409, 413, 429, 500, 503, 504),
-    openapi_extra=_document_body({JSON: ManyLabelsBody.model_json_schema()}),
-    summary="Teach true labels to several streams",
-)
-async def put_labels(request: Request) -> LabelledStreams:
-    """Teach each stream its labels, as ``POST /v1/streams/{stream}/labels`` does, request by request.
-
-    After an error, send all of them again: a label is applied once.
-    """
-    service = find_service(request)
-    async with service.bodies.read(request, service.settings.timeout_ms / 1000) as content:
-        body = read_json_body(ManyLabelsBody, content, '{"labels": [{"stream": ..., "seq": ..., "label": ...}]}')
-    groups: dict[tuple[str, int], dict[int, str]] = {}
-    for one in body.labels:
-        groups.setdefault((one.stream, one.seq), {})[one.image] = one.label
-    futures = [service.engine.add_labels(*place, labels) for place, labels in groups.items()]
-    found = await asyncio.gather(*map(_wait_for, futures), return_exceptions=True)
-    done: dict[str, StreamStatus] = {}
-    refused = []
-    for (stream, seq), result in zip(groups, found, strict=True):
-        if isinstance(result, StreamStatus):
-            done[stream] = result
-        elif isinstance(result, (BadInput, UnknownStream, CannotDo, StreamDamaged)):
-            refused.append(RefusedLabels(stream=stream, seq=seq, message=str(result)))
-        else:
-            raise result
-    return LabelledStreams(streams=list(done.values()), refused=refused)
-
-
 # The service.
 
 
@@ -341,19 +265,13 @@ class ModelCard(BaseModel):
     version: str
 
 
-@router.get(
-    "/v1/model", tags=["service"], responses=document_errors(401, 503), summary="Show the model and its classes"
-)
+@router.get("/v1/model", tags=["service"], summary="Show the model and its classes")
 async def get_model(request: Request) -> ModelCard:
     """Return what is served, and the limits of the service."""
-    service = find_service(request).loaded
-    return _describe_model(service, service.engine.names)
-
-
-def _describe_model(service: LiveService, names: list[str]) -> ModelCard:
+    service = find_service(request)
     return ModelCard(
         model=service.model,
-        classes=names,
+        classes=service.engine.names,
         spec=service.engine.method.spec,
         watch=service.watch,
         facts=service.facts,
@@ -362,49 +280,19 @@ def _describe_model(service: LiveService, names: list[str]) -> ModelCard:
     )
 
 
-_CLASSES_BYTES = 6 * MOST_IN_ALL  # in JSON, a character takes at most six bytes, but for rare ones
-
-
-class ClassesBody(BaseModel):
-    """The names of all classes from now on."""
-
-    classes: Annotated[list[str], FailFast()] = Field(min_length=2, max_length=MOST_CLASSES)
-
-
-@router.put(
-    "/v1/model/classes",
-    tags=["service"],
-    responses=document_errors(400, 401, 409, 413, 422, 429, 503, 504),
-    openapi_extra=_document_body({JSON: ClassesBody.model_json_schema()}),
-    summary="Change the classes",
-)
-async def put_classes(request: Request) -> ModelCard:
-    """Answer with these classes from the next batch on, also after a restart.
-
-    Streams keep what they have learnt. What they keep of each class follows its name, and new classes begin anew. Every
-    answer is that of the old classes or that of the new ones. 409 if the method cannot follow, or while another request
-    changes the classes.
-    """
-    service = find_service(request)
-    async with service.bodies.read(request, service.settings.timeout_ms / 1000, _CLASSES_BYTES) as content:
-        body = read_json_body(ClassesBody, content, '{"classes": [...]}')
-    names = await run_in_threadpool(service.change_classes, body.classes)
-    return _describe_model(service, names)  # not those of a later change
-
-
 @router.get("/healthz", tags=["service"], summary="Check that the process is alive")
 async def get_health() -> dict[str, str]:
     """Return 200 as long as the process answers. For a liveness probe; needs no token."""
     return {"status": "alive"}
 
 
-@router.get("/readyz", tags=["service"], responses=document_errors(503), summary="Check that requests are served")
+@router.get("/readyz", tags=["service"], summary="Check that requests are served")
 async def get_readiness(request: Request) -> Response:
-    """Return 200 when requests are served, otherwise 503 with the reason; needs no token.
+    """Return 200 when requests are served, otherwise 503; needs no token.
 
     "degraded" is 200 too: the store cannot be written, so that requests which adapt are refused.
     """
-    now = find_service(request).read_overview()
+    now = find_service(request).engine.read_overview()
     body = {"status": now.state, **({"reason": now.reason} if now.reason else {})}
     return JSONResponse(body, 200 if now.state in ("ready", "degraded") else 503)
 
@@ -413,7 +301,6 @@ async def get_readiness(request: Request) -> Response:
     "/metrics",
     tags=["service"],
     response_class=Response,
-    responses=document_errors(401),
     summary="Metrics for Prometheus",
 )
 async def get_metrics(request: Request) -> Response:

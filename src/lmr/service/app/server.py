@@ -1,4 +1,4 @@
-"""Server: the app on a socket, with uvicorn, bounded connections, and an end that drains the queue."""
+"""Server: the app on a socket, with uvicorn, bounded connections, and an end after the requests that wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lmr.service.app.service import LiveService
 
 LOGGER = logging.getLogger("lmr.service.server")
 _BACKLOG = 2048
-_FLUSH_SECONDS = 5  # for answers on their way when the queue is finished
+_FINISH_SECONDS = 30  # for the requests that wait after SIGTERM or Ctrl-C
 _START_SECONDS = 30
 _HEAD_SECONDS = 10  # for the head of a request to arrive
 _STUCK_SECONDS = 60  # for a client to take some more of its answer
@@ -34,17 +34,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Server:
-    """An app of ``make_app`` on a host and a port; port 0 takes a free one. The socket is bound at once.
+    """An app of ``make_app`` on a socket of ``bind``; on a free port of this machine if there is none.
 
     ``run`` serves until SIGTERM or Ctrl-C. ``start`` serves in a thread until ``stop``, which makes it a context too.
-    ``on_stop`` is called before the queue is drained.
+    ``on_stop`` is called before new requests are refused.
     """
 
-    def __init__(
-        self, app: FastAPI, host: str = "127.0.0.1", port: int = 0, on_stop: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, app: FastAPI, bound: socket.socket | None = None) -> None:
         self.service: LiveService = app.state.service
-        self._socket, self._on_stop = _bind(host, port), on_stop
+        self.on_stop: Callable[[], object] = lambda: None
+        self._socket = bound or bind("127.0.0.1", 0)
         self.url = _name_url(*self._socket.getsockname()[:2])  # http://host:port
         config = uvicorn.Config(
             app,
@@ -54,14 +53,14 @@ class Server:
             lifespan="on",
             http=BoundedHttp,
             ws="none",
-            timeout_graceful_shutdown=_FLUSH_SECONDS,
+            timeout_graceful_shutdown=_FINISH_SECONDS,
         )
-        self._uvicorn = _Uvicorn(config, self.drain)
+        self._uvicorn = _Uvicorn(config, self._end)
         self._thread: threading.Thread | None = None
-        self._draining = threading.Lock()
+        self._ending = threading.Lock()
 
     def run(self) -> None:
-        """Serve until a signal, finish the queue, and return."""
+        """Serve until a signal, answer the requests that wait, and return."""
         self._uvicorn.run([self._socket])
 
     def start(self) -> Server:
@@ -73,21 +72,17 @@ class Server:
         return self
 
     def stop(self) -> None:
-        """Finish the queue and end the thread. The engine stays, and is closed by its owner."""
-        self.drain()
+        """Answer the requests that wait and end the thread. The engine stays, and is closed by its owner."""
+        self._end()
         if self._thread is not None:
             self._thread.join()
 
-    def drain(self) -> None:
-        """Refuse new requests, finish those that wait within ``drain_s``, then end the server."""
-        with self._draining:  # a second caller waits for the first
-            if self.service.stopping.is_set():
+    def _end(self) -> None:
+        with self._ending:  # a second caller waits for the first
+            if self._uvicorn.should_exit:
                 return
-            self._on_stop()
-            LOGGER.info("draining")
-            with contextlib.suppress(LmrError):  # there is no engine yet
-                finished = self.service.engine.drain(self.service.settings.drain_s)
-                LOGGER.info("drained", extra={"fields": {"finished": finished}})
+            self.on_stop()
+            LOGGER.info("stopping")
             self.service.stopping.set()
             self._uvicorn.should_exit = True
 
@@ -99,11 +94,11 @@ class Server:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn, with a first signal that drains, and a second Ctrl-C that ends at once."""
+    """uvicorn, with a first signal that calls ``end``, and a second Ctrl-C that ends at once."""
 
-    def __init__(self, config: uvicorn.Config, drain: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, end: Callable[[], None]) -> None:
         super().__init__(config)
-        self._drain = drain
+        self._end = end
         self._signalled: float | None = None  # when the first signal came
         self.running = threading.Event()  # set when it listens
         # Connections where nothing happens: their last request, bytes that were not taken, and since when.
@@ -160,7 +155,7 @@ class _Uvicorn(uvicorn.Server):
                 self.should_exit = self.force_exit = True
             return
         self._signalled = now
-        threading.Thread(target=self._drain, name="lmr-drain", daemon=True).start()
+        threading.Thread(target=self._end, name="lmr-end", daemon=True).start()
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -213,7 +208,7 @@ def _name_url(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket, or raise an LmrError that says why there is none."""
     if not 0 <= port <= _LAST_PORT:
         raise LmrError(f"Cannot listen on {host} port {port}: expected a port from 0 to {_LAST_PORT}.")

@@ -12,9 +12,9 @@ from typing import Any
 from fastapi import Request
 
 from lmr.service.app.errors import ClientGone
-from lmr.service.app.images import DEADLINE, Frame, ImageDecoder, ImageFile, ReadyImages, RecentFrames
+from lmr.service.app.images import DEADLINE, Frame, ImageDecoder, ReadyImages, RecentFrames
 from lmr.service.app.pool import Pieces
-from lmr.service.app.request import BodyReader, choose_seconds
+from lmr.service.app.request import BodyReader
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.requests import DeadlinePassed, RequestMode, StepAnswer, StepRequest
 
@@ -24,7 +24,7 @@ class ImageStep:
     """The content of a body: images of a stream, each to be answered with its ``top`` best classes."""
 
     stream: str
-    files: list[ImageFile]
+    files: list[bytes]
     top: int
     mode: RequestMode
     compare: bool = field(default=False, kw_only=True)
@@ -47,18 +47,17 @@ class ImageSteps:
         stream: str,
         read: Callable[[bytes], ImageStep],
         key: str | None,
-        timeout_ms: float | None,
     ) -> StepAnswer:
         """Return the answer to the step that ``read`` finds in the body."""
         engine, decoder = self._engine, self.decoder
-        seconds = choose_seconds(timeout_ms, engine.settings.timeout_ms)
-        deadline = engine.clock() + seconds
+        engine.check_room(stream, key)  # a refusal under overload must cost little: the body is not even waited for
+        deadline = engine.clock() + engine.settings.timeout_ms / 1000
 
         def left() -> float:
             return deadline - engine.clock()
 
         with ExitStack() as stack:
-            async with self._bodies.read(request, seconds) as body, _end_at(left()):
+            async with self._bodies.read(request) as body, _end_at(left()):
                 gone = stack.enter_context(_watch_client(request))
 
                 def decode() -> Pieces[tuple[ImageStep, ReadyImages]]:

@@ -26,7 +26,7 @@ from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
 from lmr.service.client.sources import CameraFrame, CameraSource, Report, open_source
 from lmr.service.engine.requests import ServiceAnswer
-from lmr.service.network import read_token_file
+from lmr.service.network import read_secret
 from lmr.service.settings import CameraOptions
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def run_camera(
     """
     options = options or CameraOptions()
     frames = open_source(source, options.every, options.fps, options.idle, report)
-    token = None if options.token_file is None else read_token_file(options.token_file)
+    token = None if options.token_file is None else read_secret(options.token_file, "token")
     reported = time.monotonic()
 
     def show_progress(summary: FeedSummary) -> None:
@@ -224,7 +224,7 @@ class CameraFeed:
         images = [one.image if lossless or isinstance(one.image, Path) else _encode(one.image) for one in frames]
         answered = len(frames)
         try:
-            answer = self.client.step(self.stream, images, mode=self.options.mode, key=position.key)
+            answer = self.client.step(self.stream, images, key=position.key)
         except ServiceError as error:
             if error.status not in REFUSED_IMAGES or error.code == "key_reused":
                 raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -78,37 +78,25 @@ class Client:
         mode: str = "adapt",
         compare: bool = False,
         key: str | None = None,
-        timeout_ms: float | None = None,
     ) -> ServiceAnswer:
         """Send one image, or a list of them as one step, and return the answer with the ``top`` classes of each.
 
         An image is a PIL image, a path, the bytes of a file or a uint8 array [h, w, 3]. ``mode="answer"`` does not
         adapt. ``compare`` asks for the frozen model's answers, too, at the cost of one more forward. The request with
-        the same ``key`` and images as an earlier one of the stream gets the earlier answer. ``timeout_ms`` is how long
-        the request may wait in the queue.
+        the same ``key`` and images as an earlier one of the stream gets the earlier answer.
         """
         parts = [read_image(image) for image in _list_images(images)]
         if not parts:
             raise LmrError("Expected at least one image, got an empty list.")
         kind, content = pack_images(parts)
-        return self.send_body(stream, kind, content, key, timeout_ms, top=top, mode=mode, compare=compare)
+        return self.send_body(stream, kind, content, key, top=top, mode=mode, compare=compare)
 
-    def send_body(
-        self,
-        stream: str,
-        kind: str,
-        content: bytes,
-        key: str | None = None,
-        timeout_ms: float | None = None,
-        **params: Any,
-    ) -> ServiceAnswer:
+    def send_body(self, stream: str, kind: str, content: bytes, key: str | None = None, **params: Any) -> ServiceAnswer:
         """Do the same as ``step`` with a body that is ready: its content type, such as image/jpeg, and its bytes.
 
         ``params`` are those of the query, ``top``, ``mode`` and ``compare``.
         """
         headers = {"Content-Type": kind, "Idempotency-Key": uuid.uuid4().hex if key is None else key}
-        if timeout_ms is not None:
-            headers["X-Timeout-Ms"] = f"{timeout_ms:.0f}"
         response = self._send("POST", stream, "/images", headers=headers, params=params, content=content)
         answer = self._connection.parse(response, ServiceAnswer)
         return replace(answer, replayed=REPLAYED in response.headers)
@@ -121,17 +109,6 @@ class Client:
         """
         body = {"seq": seq, "labels": list(labels), "teach": teach}
         return self._connection.parse(self._send("POST", stream, "/labels", json=body), StreamStatus)
-
-    def labels_of_streams(self, labels: Iterable[tuple[str, int, int, str]]) -> dict[str, Any]:
-        """Teach several streams: tuples of a stream, the seq of an answer, the number of its image, and the label.
-
-        Returns the status of every stream that has learnt, "streams", and "refused": stream, seq and message of the
-        requests whose labels changed nothing.
-        """
-        keys = ("stream", "seq", "image", "label")
-        body = {"labels": [dict(zip(keys, one, strict=True)) for one in labels]}
-        response = self._connection.send("PUT", "/v1/labels", json=body)
-        return self._connection.parse(response, dict[str, Any])
 
     def label_queue(self, stream: str, n: int = 10) -> list[QueuedImage]:
         """Return up to ``n`` random images of the stream to label, with small copies if the service keeps frames.
@@ -194,13 +171,8 @@ class Client:
         response = self._connection.send("GET", "/v1/model")
         return self._connection.parse(response, dict[str, Any])
 
-    def change_classes(self, names: Sequence[str]) -> dict[str, Any]:
-        """Have the service answer with other classes from now on; streams keep what they have learnt."""
-        response = self._connection.send("PUT", "/v1/model/classes", json={"classes": list(names)})
-        return self._connection.parse(response, dict[str, Any])
-
     def readiness(self) -> str:
-        """Return ready, degraded (it does not adapt), loading, draining or unreachable, without waiting."""
+        """Return ready, degraded (it does not adapt) or unreachable, without waiting."""
         return self._connection.read_status()
 
     def is_ready(self) -> bool:

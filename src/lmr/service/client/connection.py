@@ -12,13 +12,7 @@ from urllib.parse import urlsplit
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
 from lmr.core.foreign_text import hide_password
-from lmr.service.client.errors import (
-    ServiceBusy,
-    ServiceError,
-    ServiceUnreachable,
-    StreamNotFound,
-    TokenRefused,
-)
+from lmr.service.client.errors import ServiceBusy, ServiceError
 from lmr.service.json_text import find_adapter
 from lmr.service.network import is_loopback
 from lmr.version import __version__
@@ -101,7 +95,7 @@ class Connection:
         ``parts`` are those of an httpx request: headers, params, content, json.
         """
         request = self._http.build_request(method, path, **parts)
-        began, attempt, unsure = self.rule.clock(), 0, False
+        began, attempt = self.rule.clock(), 0
         while True:
             requested, again = None, True
             try:
@@ -109,12 +103,10 @@ class Connection:
             except httpx.TransportError as error:
                 problem: ServiceError = self._describe_break(error)
                 unseen = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
-                again, unsure = repeatable or unseen, unsure or not unseen
+                again = repeatable or unseen
                 problem.__cause__ = error
             else:
-                # An attempt whose answer was lost has deleted it.
-                gone = unsure and method == "DELETE" and response.status_code == 404
-                if response.is_success or gone:
+                if response.is_success:
                     return response
                 problem = self._describe_refusal(response)
                 requested = read_retry_after(response.headers.get("Retry-After"))
@@ -147,11 +139,11 @@ class Connection:
     def _describe_break(self, error: httpx.TransportError) -> ServiceError:
         reason = str(error) or type(error).__name__
         if isinstance(error, httpx.ReadTimeout):
-            return ServiceUnreachable(
+            return ServiceError(
                 f"The service at {self.url} did not answer in time ({reason}): give the client a longer timeout, or "
                 "check the queue on its page."
             )
-        return ServiceUnreachable(
+        return ServiceError(
             f"Cannot reach the service at {self.url} ({reason}): check the address, or start it with 'lmr serve'."
         )
 
@@ -163,9 +155,9 @@ class Connection:
         except (ValueError, KeyError, TypeError):  # a proxy in between may send anything
             code, message = "", f"{response.reason_phrase or 'no reason was given'}."
         if status == 401:
-            return TokenRefused(f"The service at {self.url} refused the token: {message}", status, code)
+            return ServiceError(f"The service at {self.url} refused the token: {message}", status, code)
         if status == 404:
-            return StreamNotFound(message, status, code)
+            return ServiceError(message, status, code)
         broken = status == 500 and not code  # from a proxy, whose replica has died; the service gives a code
         if (status in PASSING and code != NOT_POSSIBLE) or broken:
             return ServiceBusy(f"The service at {self.url} refused for now ({status}): {message}", status, code)

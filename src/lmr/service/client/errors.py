@@ -25,17 +25,5 @@ class ServiceError(LmrError):
         self.status, self.code = status, code
 
 
-class ServiceUnreachable(ServiceError):
-    """No connection, or it broke before the answer, for as long as the client was patient."""
-
-
 class ServiceBusy(ServiceError):
     """The service refused for now (429, 503, 504) for as long as the client was patient; nothing was adapted."""
-
-
-class TokenRefused(ServiceError):
-    """The token is missing or wrong (401)."""
-
-
-class StreamNotFound(ServiceError):
-    """The service has no such stream (404)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 from collections.abc import Sequence
@@ -42,19 +41,14 @@ def read_image(image: AnyImage) -> ImageContent:
 
 
 def pack_images(parts: Sequence[ImageContent]) -> tuple[str, bytes]:
-    """Return the content type and the body for these images: the same images give the same bytes, in any process.
-
-    The service compares bodies to tell a retry from another request under the same key, so the boundary between
-    the parts is not left to chance.
-    """
+    """Return the content type and the body for these images."""
     if len(parts) == 1:
         return parts[0].media_type, parts[0].content
     import httpx
 
-    boundary = hashlib.sha256(b"".join(part.content for part in parts)).hexdigest()[:32]
-    kind = f"multipart/form-data; boundary={boundary}"
     files = [("image", (str(number), part.content, part.media_type)) for number, part in enumerate(parts)]
-    return kind, httpx.Request("POST", "http://localhost", headers={"Content-Type": kind}, files=files).read()
+    request = httpx.Request("POST", "http://localhost", files=files)
+    return request.headers["Content-Type"], request.read()
 
 
 def find_media_type(content: bytes) -> str | None:

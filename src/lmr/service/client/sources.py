@@ -142,7 +142,6 @@ class FolderSource:
             time.sleep(POLL_SECONDS)
 
     def _list(self) -> list[str]:
-        """Return the names of the images, in order."""
         names = [
             entry.name
             for entry in os.scandir(self._path)

@@ -43,7 +43,7 @@ class Committer:
     ) -> None:
         self._store, self._settings, self._clock, self._changed = store, settings, clock, changed
         self._log, self._delivery = log, delivery
-        self.at_intervals = store.durable and settings.durability == "interval"
+        self.at_intervals = settings.durability == "interval"
         self.epoch = 0  # counts failures
         self.stale: dict[str, int] = {}  # streams to read from the store, with the last epoch that is invalid
         self.failure = ""  # why the store cannot be written
@@ -279,7 +279,6 @@ class Committer:
                 self._delivery.keys.release(stream, kept.key)
 
     def _refuse(self, batch: Batch) -> None:
-        """Fail the requests of a batch whose changes are lost."""
         message = f"{self.failure} This request was not applied; its stream is unchanged."
         if self._store.shared:  # a connection that broke during a commit may have written it
             message = f"{self.failure} This request may have been applied: send it again with the same Idempotency-Key."

@@ -93,22 +93,6 @@ class Compute:
         """Count true labels of images of a row that are too old to teach more."""
         self._inner.count_labels(labels, [row] * len(labels), counted)
 
-    def learn_labels(self, row: int, numbers: Sequence[int], labels: Sequence[int], *, quiet: bool) -> None:
-        """Learn true labels of images of a row; a ``quiet`` method has counted its answers to them."""
-        self.method.learn_labels(numbers, labels, [row] * len(labels), replace_counts=quiet)
-
-    def remember(self, row: int, numbers: Sequence[int]) -> None:
-        """Remember images of a row for longer, as somebody was asked to label them."""
-        self.method.remember(numbers, row)
-
-    def list_learnable(self, row: int, numbers: Sequence[int]) -> list[bool]:
-        """Return of which images of a row a label can be learnt."""
-        return self.method.list_learnable(numbers, row)
-
-    def count_images(self, row: int) -> int:
-        """Return the number of images of a row since its state began to remember them for labels."""
-        return int(self.method.own["seen"][row])
-
     def copy(self, rows: Sequence[int]) -> list[Callable[[], None]]:
         """Return for each row a function that restores its present state."""
         if not rows:
@@ -190,18 +174,15 @@ class Compute:
 
 
 def _join(inputs: Inputs) -> tuple[Tensor, list[int]]:
-    """Return the images of all rows as one batch, and the row of each image."""
     rows = [row for row, images in inputs for _ in range(len(images))]
     return torch.cat([images for _, images in inputs]), rows
 
 
 def _split(logits: Tensor, inputs: Inputs) -> list[Tensor]:
-    """Return the logits of the images of each row."""
     return list(torch.split(logits, [len(images) for _, images in inputs]))
 
 
 def _split_answer(answer: Prediction, inputs: Inputs) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return logits, scores and which images are unknown, of each row."""
     unknown = torch.zeros(len(answer.logits), dtype=torch.bool) if answer.unknown is None else answer.unknown
     logits, known, none = (_split(values.cpu(), inputs) for values in (answer.logits, answer.known, unknown))
     return list(zip(logits, known, none, strict=True))

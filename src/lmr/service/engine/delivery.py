@@ -1,9 +1,8 @@
-"""Delivery: sets answers and errors on the futures of requests, and knows the keys in use and the recent rates."""
+"""Delivery: sets answers and errors on the futures of requests, and knows the keys in use."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -17,8 +16,6 @@ from lmr.service.engine.status import StreamStatus
 from lmr.service.store.stored_types import KeptAnswer
 
 T = TypeVar("T")
-WINDOW = 10.0  # seconds over which rates are averaged
-MOST_BATCHES, MOST_LATENCIES = 4096, 1024
 
 
 class KeyTable:
@@ -79,54 +76,15 @@ def _check_digest(request: StepRequest, digest: str) -> None:
         raise KeyReused(f"The key {request.key!r} belongs to a request with another body; use a new key.")
 
 
-class Rates:
-    """The last batches and latencies. Its owner guards it against concurrent use."""
-
-    def __init__(self) -> None:
-        self.batches: deque[tuple[float, BatchReport]] = deque(maxlen=MOST_BATCHES)  # with the times of their ends
-        self.latencies: deque[float] = deque(maxlen=MOST_LATENCIES)  # seconds from arrival to answer
-
-    def describe(self, now: float) -> dict[str, float | None]:
-        """Return the fields of ``Overview`` that are rates, means and percentiles."""
-        recent = [report for time, report in self.batches if time > now - WINDOW]
-        batches = [report for report in recent if report.images]  # others are labels, actions or commits alone
-        commits = [report.commit_seconds for report in recent if report.commit_seconds is not None]
-        latencies = sorted(self.latencies)
-        return {
-            "images_per_second": sum(report.images for report in recent) / WINDOW,
-            "steps_per_second": sum(report.steps for report in recent) / WINDOW,
-            "batch_images": _average([report.images for report in batches]),
-            "batch_streams": _average([report.streams for report in batches]),
-            "step_ms": _average([1000 * report.seconds for report in batches]),
-            "commit_ms": _average([1000 * seconds for seconds in commits]),
-            "latency_p50_ms": _find_percentile(latencies, 0.5),
-            "latency_p99_ms": _find_percentile(latencies, 0.99),
-        }
-
-
-def _average(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _find_percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Return a percentile in milliseconds of sorted seconds."""
-    return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
-
-
 class Delivery:
-    """The queued jobs by their futures, the keys in use and the rates; the lock ``changed`` guards them."""
+    """The queued jobs by their futures, and the keys in use; the lock ``changed`` guards them."""
 
-    def __init__(
-        self,
-        changed: threading.Condition,
-        clock: Callable[[], float],
-        describe: Callable[[StreamRecord], StreamStatus],
-    ) -> None:
+    def __init__(self, changed: threading.Condition, describe: Callable[[StreamRecord], StreamStatus]) -> None:
         self.waiting: dict[Future[Any], Job] = {}
-        self.keys, self.rates = KeyTable(), Rates()
+        self.keys = KeyTable()
         self.listeners: list[Callable[[BatchReport], None]] = []
         self.result_listeners: list[Callable[[StepAnswer | StreamStatus], None]] = []
-        self._changed, self._clock, self._describe = changed, clock, describe
+        self._changed, self._describe = changed, describe
 
     def forget(self, job: Job) -> None:
         """Forget a job that has left the queue, and release its key."""
@@ -162,16 +120,12 @@ class Delivery:
 
     def send(self, jobs: Sequence[Job], *, keep_keys: bool = False) -> None:
         """Send the results and errors of jobs; ``keep_keys`` where the answers are not committed yet."""
-        now = self._clock()
         for job in jobs:
             if job.error is not None:
                 self.fail([job], job.error)
                 continue
-            with self._changed:
-                if isinstance(job.task, StepRequest):
-                    self.rates.latencies.append(now - job.arrived)
-                if not keep_keys:
-                    self.forget(job)
+            if not keep_keys:
+                self.forget(job)
             result = self._describe(job.result) if isinstance(job.result, StreamRecord) else job.result
             job.future.set_result(result)
             if isinstance(result, StepAnswer | StreamStatus):
@@ -182,9 +136,7 @@ class Delivery:
         _notify(self.result_listeners, result)
 
     def report(self, report: BatchReport) -> None:
-        """Count a finished batch and notify the listeners."""
-        with self._changed:
-            self.rates.batches.append((self._clock(), report))
+        """Notify the listeners of a finished batch."""
         _notify(self.listeners, report)
 
 

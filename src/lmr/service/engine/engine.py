@@ -12,12 +12,10 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
-from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
 from lmr.core.labelled import RECENT, Labelled
 from lmr.core.log import LOGGER
@@ -28,16 +26,13 @@ from lmr.service.engine.camera import is_silent
 from lmr.service.engine.changes import ChangeLog
 from lmr.service.engine.committer import Committer
 from lmr.service.engine.delivery import Delivery, replay
-from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.records import DELETED, StepNote, StreamRecord
 from lmr.service.engine.requests import (
     BadInput,
-    CannotDo,
     ComputeFailed,
     DeadlinePassed,
     NotReady,
     QueuedImage,
-    QueueFull,
     Refused,
     StepAnswer,
     StepRequest,
@@ -58,11 +53,10 @@ from lmr.service.engine.status import (
 from lmr.service.engine.worker import Worker
 from lmr.service.settings import ServiceSettings
 from lmr.service.store.addresses import StateStore
-from lmr.service.store.sql_store import CLASSES
 from lmr.service.store.sqlite_store import SqliteStore
-from lmr.service.store.stored_types import StoreError, Transaction
+from lmr.service.store.stored_types import StoreError
 
-FOLLOW = 1.0  # seconds for which the events of other engines are awaited
+LOOK = 1.0  # seconds between two looks at what changes by itself
 RECOUNT = 5.0  # seconds after which a store is measured again
 SILENCE = 5.0  # seconds after which cameras that send nothing are looked for again
 BLOCKED = 0.05  # seconds after which a batch that found no row is formed again
@@ -72,8 +66,7 @@ LAST_ANSWERS = 20  # images in the detail of a stream
 class Engine:
     """The engine of the service. Every call is thread-safe. Errors of what is queued are set on its future.
 
-    Without a store the states are kept in the rows of the method alone, and a new stream that finds no free row is
-    refused.
+    Without a store the states are kept in memory, and end with the process.
     """
 
     def __init__(
@@ -86,40 +79,37 @@ class Engine:
         *,
         threads: bool = True,
     ) -> None:
-        _check_method(method, names)
         method = method if isinstance(method, Labelled) else Labelled(method)
         self.method, self.names, self.settings, self.clock = method, list(names), settings, clock
-        self._durable = store is not None
         self._store: StateStore = SqliteStore(None, {}) if store is None else store
         self._changed = threading.Condition()  # guards everything that threads share
         self._summary, self._recount_at, self._silence_at = self._store.summarise(), 0.0, 0.0
         last = max(self._summary.last_change, int(1000 * time.time()))  # above the numbers of any earlier run
         self._log = ChangeLog(last, self._summary.by_health)
         self._scheduler = Scheduler(settings)
-        self._delivery = Delivery(self._changed, clock, self._describe)
+        self._delivery = Delivery(self._changed, self._describe)
         self._committer = Committer(self._store, settings, clock, self._changed, self._log, self._delivery)
         self._worker = Worker(method, names, settings, self._store, clock)
         self._computing: list[Job] = []
-        self._phase: EngineState = "loading"
+        self._phase: EngineState = "new"
         self._blocked = False  # True if a batch is due that finds no row
         self._use_threads = threads
-        self._serving = threading.Lock()  # held while a batch is computed, or while the classes are changed
         self._compute_thread = threading.Thread(target=self._run_compute, name="lmr-compute", daemon=True)
         self._store_thread = threading.Thread(target=self._committer.run, name="lmr-store", daemon=True)
-        self._follow_thread = threading.Thread(target=self._run_follow, name="lmr-follow", daemon=True)
+        self._look_thread = threading.Thread(target=self._run_look, name="lmr-look", daemon=True)
 
     # Requests.
 
     def start(self) -> None:
         """Start the compute thread and the store thread."""
         with self._changed:
-            if self._phase != "loading":
+            if self._phase != "new":
                 raise LmrError("The engine was started before; make a new one.")
             self._phase = "ready"
         if self._use_threads:
             self._compute_thread.start()
             self._store_thread.start()
-            self._follow_thread.start()
+            self._look_thread.start()
 
     def submit(self, request: StepRequest) -> Future[StepAnswer]:
         """Queue a request; a request with a known key gets its answer at once."""
@@ -142,18 +132,12 @@ class Engine:
     def check_room(self, stream: str, key: str | None) -> None:
         """Raise QueueFull or NotReady if any request of this stream would be refused, before it is decoded.
 
-        A request with a known key is not refused: its answer is stored, or is being computed.
+        A request with the key of one that is being served is let through, to be told so.
         """
-        try:
-            with self._changed:
-                self._check_ready()
-                if key is None or (stream, key) not in self._delivery.keys:
-                    self._scheduler.check_room(stream, 1)
-        except QueueFull:
-            with contextlib.suppress(StoreError):  # the queue is full, whether the store can be read or not
-                if key is not None and not self._store.shared and self._store.read_answer(stream, key) is not None:
-                    return
-            raise
+        with self._changed:
+            self._check_ready()
+            if key is None or (stream, key) not in self._delivery.keys:
+                self._scheduler.check_room(stream, 1)
 
     def drop(self, future: Future[StepAnswer]) -> bool:
         """Drop the request of a client that disconnected; return False if its batch was formed already."""
@@ -172,8 +156,6 @@ class Engine:
 
         The status of a deleted stream has the health "deleted".
         """
-        if action not in get_args(StreamAction):
-            raise LmrError(f"Expected an action of {', '.join(get_args(StreamAction))}, got {action!r}.")
         return self._submit_task(stream, StreamTask(action))
 
     def read_state(self, stream: str) -> Future[bytes]:
@@ -185,55 +167,19 @@ class Engine:
         return self._submit_task(stream, StreamTask("write", content))
 
     def add_labels(
-        self, stream: str, seq: int, labels: Sequence[str | None] | Mapping[int, str], *, teach: bool = True
+        self, stream: str, seq: int, labels: Sequence[str | None], *, teach: bool = True
     ) -> Future[StreamStatus]:
-        """Add true labels of the images of request ``seq``: of all, None where unknown, or of some by their positions.
+        """Add the true labels of the images of request ``seq``, None where unknown.
 
-        Another label of an image replaces the first.
-
-        They enter the running accuracy. With ``teach`` the stream learns them, too: labels of its last 128 images,
-        and of those that were asked for, correct its answers. Older ones enter the class shares of a method that counts
-        them.
+        Another label of an image replaces the first. They enter the running accuracy. With ``teach`` the stream learns
+        them, too: labels of its last 128 images, and of those that were asked for, correct its answers. Older ones
+        enter the class shares of a method that counts them.
         """
-        given = dict(labels if isinstance(labels, Mapping) else enumerate(labels))
-        known = {place: name for place, name in given.items() if name is not None}
-        count = None if isinstance(labels, Mapping) else len(labels)
-        return self._submit_task(stream, StreamTask("label", seq=seq, labels=known, count=count, teach=teach))
+        return self._submit_task(stream, StreamTask("label", seq=seq, labels=tuple(labels), teach=teach))
 
     def ask_labels(self, stream: str, images: Sequence[QueuedImage]) -> Future[list[QueuedImage]]:
         """Remember images of ``list_unlabelled`` until 32 others are asked for; return those that are still there."""
         return self._submit_task(stream, StreamTask("ask", images=tuple(images)))
-
-    def change_classes(self, classifier: ZeroShot, names: Sequence[str]) -> None:
-        """Answer with other classes from the next batch on; the states of all streams follow the names.
-
-        States in memory are carried over now, and stored ones when they are read. If anything fails, nothing changed.
-        """
-        if self._store.shared:
-            raise CannotDo("The classes cannot be changed in a store that services can share; start them with others.")
-        with self._serving:
-            with self._changed:
-                self._check_ready()
-                if self._committer.failure:
-                    raise StoreFailed(self._committer.failure)
-            try:
-                method = self.method.with_classes(classifier)
-            except LmrError as error:
-                raise CannotDo(str(error)) from error
-            new, gone = (sorted({*one} - {*other}) for one, other in ((names, self.names), (self.names, names)))
-            message = f"An operator changed the classes: {_list_names(new)} new, {_list_names(gone)} removed."
-            counts = f"{len(self.names)} classes", f"{len(names)} classes"
-            with self._changed:
-                event = ServiceEvent(self._log.take_number(), time.time(), "", "service", *counts, message)
-            classes = describe_identity(method)[CLASSES], list(names)
-            try:
-                self._store.commit(Transaction(events=[event.store()], classes=classes))
-            except StoreError as error:
-                raise StoreFailed(f"The store cannot be written ({error}); the classes are as before.") from error
-            with self._changed:
-                self.method, self.names = method, list(names)
-                self._worker.use(method, names)
-                self._log.publish([event], [])
 
     # Reading.
 
@@ -258,12 +204,12 @@ class Engine:
             )
 
     def is_gone(self, stream: str) -> bool:
-        """Return True if the store has no such stream. Without a store, or if it cannot be read, nobody knows."""
+        """Return True if the store has no such stream. In memory, or if it cannot be read, nobody knows."""
         try:
             with self._reading():
                 self._find_record(stream)
         except Refused as error:
-            return self._durable and isinstance(error, UnknownStream)
+            return self._store.durable and isinstance(error, UnknownStream)
         return False
 
     def list_unlabelled(self, stream: str) -> list[QueuedImage]:
@@ -286,30 +232,19 @@ class Engine:
             return [self._describe(record) for record in itertools.islice(found, limit) if record.health != DELETED]
 
     def list_streams(self, after: str = "", limit: int = 100) -> list[StreamStatus]:
-        """Return the streams with names after ``after``, in the order of their names, committed or not."""
+        """Return the streams with names after ``after``, in the order of their names, once they are in the store."""
         with self._reading():
-            found: list[StreamRecord] = []
-            while True:
-                stored = [StreamRecord.read(*pair) for pair in self._store.list_records(after, limit)]
-                end = stored[-1].stream if len(stored) == limit else None  # beyond it, the store may have more
+            stored = [StreamRecord.read(*pair) for pair in self._store.list_records(after, limit)]
+            if not self._store.shared:  # other engines change a shared store, too
                 with self._changed:
-                    recent = {} if self._store.shared else self._log.records  # other engines change a shared store, too
-                    newer = {
-                        stream: record
-                        for stream, record in recent.items()
-                        if stream > after and (end is None or stream <= end)
-                    }
-                merged = {record.stream: record for record in stored} | newer
-                found += [merged[stream] for stream in sorted(merged) if merged[stream].health != DELETED]
-                if end is None or len(found) >= limit:  # a page that is not full is the last one
-                    return [self._describe(record) for record in found[:limit]]
-                after = end
+                    recent = [self._log.records.get(record.stream, record) for record in stored]
+                stored = [old if new.health == DELETED else new for old, new in zip(stored, recent, strict=True)]
+            return [self._describe(record) for record in stored]
 
     def read_overview(self) -> Overview:
         """Return the engine at a glance, without waiting."""
         with self._changed:
             by_health = {health: count for health, count in self._log.by_health.items() if count}
-            rates: dict[str, Any] = self._delivery.rates.describe(self.clock())
             return Overview(
                 state="degraded" if self._phase == "ready" and self._committer.failure else self._phase,
                 reason=self._committer.failure,
@@ -322,12 +257,11 @@ class Engine:
                 queue_requests=self._scheduler.requests,
                 in_flight=len(self._computing) + self._committer.count_in_flight(),
                 store_bytes=self._summary.size,
-                durable=self._durable,
+                durable=self._store.durable,
                 shared=self._store.shared,
                 last_commit=self._committer.last_commit,
                 unsaved=self._committer.count_unsaved(),
                 change=self._log.last,
-                **rates,
             )
 
     def recount(self) -> None:
@@ -348,18 +282,6 @@ class Engine:
             if is_silent(record.picture, now) and is_silent(self._find_record(record.stream).picture, now):
                 self._submit_task(record.stream, StreamTask("silent"))
 
-    def follow(self, seconds: float) -> None:
-        """Publish what other engines that share the store have changed; wait for it up to some seconds."""
-        for stored in self._store.follow(seconds):
-            event = ServiceEvent.from_json(stored.content)
-            found = self._store.read_record(event.stream) if event.stream else None
-            record = StreamRecord.read(event.stream, found)
-            with self._changed:  # numbers of another engine may be those of other events here
-                event = replace(event, number=self._log.take_number(), replica=stored.replica)
-                self._log.publish([event], [(event.before, record)] if event.stream else [])
-            if event.stream and record.health == DELETED:  # the last answers of it came from here, perhaps
-                self._delivery.tell(self._describe(record))
-
     def read_changes(self, after: int, limit: int) -> Changes:
         """Return events and streams that changed after change number ``after``, at most ``limit`` of each."""
         with self._changed:
@@ -373,36 +295,16 @@ class Engine:
     def listen_results(self, callback: Callable[[StepAnswer | StreamStatus], None]) -> None:
         """Call ``callback`` with every answer that is sent and every stream that an operator changed; it must not wait.
 
-        Of other engines that share the store, the streams that were deleted are told.
         An answer that is sent again for its key is not repeated here.
         """
         self._delivery.result_listeners.append(callback)
-
-    # The end.
-
-    def drain(self, seconds: float) -> bool:
-        """Accept no more requests and finish the queued ones; return False if some took too long and were refused."""
-        with self._changed:
-            if self._phase != "closed":
-                self._phase = "draining"
-            self._changed.notify_all()
-            if self._use_threads and self._compute_thread.is_alive():
-                done = self._changed.wait_for(self._is_idle, seconds)
-            else:
-                end = self.clock() + seconds
-                while not self._is_idle() and self.clock() <= end and self.run_once():
-                    pass
-                done = self._is_idle()
-            left = self._scheduler.clear()
-        self._delivery.refuse(left, NotReady("The service is being stopped; try again later."))
-        return done
 
     def close(self) -> None:
         """Refuse queued requests, finish and commit the others, end the threads and close the store."""
         with self._changed:
             if self._phase == "closed":
                 return
-            started, self._phase = self._phase != "loading", "closed"
+            started, self._phase = self._phase != "new", "closed"
             left = self._scheduler.clear()
             self._changed.notify_all()
         self._delivery.refuse(left, NotReady("The service has been stopped."))
@@ -410,7 +312,7 @@ class Engine:
             self._compute_thread.join()
             self._committer.stop()
             self._store_thread.join()
-            self._follow_thread.join()
+            self._look_thread.join()
         elif started:
             self.run_once()
         self._store.close()
@@ -430,11 +332,6 @@ class Engine:
             self.method.classifier.check(request.images)
         except LmrError as error:
             raise BadInput(str(error)) from error
-        count = len(request.images)
-        if count > self.settings.max_images:
-            raise BadInput(f"Expected at most {self.settings.max_images} images in a request, got {count}.")
-        if not request.stream:
-            raise BadInput("Expected a name for the stream, got an empty one.")
 
     def _find_answer_or_queue(self, request: StepRequest, future: Future[StepAnswer]) -> StepAnswer | None:
         """Return the committed answer to a request whose key was reserved, or queue it."""
@@ -454,7 +351,7 @@ class Engine:
 
     def _check_ready(self) -> None:
         if self._phase != "ready":
-            raise NotReady(f"The service is {self._phase}; try again later.")
+            raise NotReady("The service has been stopped.")
 
     def _submit_task(self, stream: str, task: StreamTask) -> Future[Any]:
         future: Future[Any] = Future()
@@ -488,34 +385,27 @@ class Engine:
                 return
             self._work(batch)
 
-    def _run_follow(self) -> None:
-        """Follow the store until the end; one that cannot be read is tried again."""
+    def _run_look(self) -> None:
+        """Look at the store and for silent cameras until the end; a store that cannot be read is tried again."""
         while self._phase != "closed":
             try:
-                if self._store.shared:
-                    self.follow(FOLLOW)
                 if time.monotonic() >= self._recount_at:
                     self.recount()
                 if time.monotonic() >= self._silence_at:
                     self.note_silence(time.time())
                     self._silence_at = time.monotonic() + SILENCE
-                if self._store.shared:
-                    continue
             except Exception as error:  # this thread outlives every failure of the store
-                LOGGER.info("The store cannot be followed: %s", error)
+                LOGGER.info("The store cannot be read: %s", error)
             with self._changed:
-                self._changed.wait_for(lambda: self._phase == "closed", FOLLOW)
+                self._changed.wait_for(lambda: self._phase == "closed", LOOK)
 
     def _form(self) -> Batch | None:
-        """Return the next batch; None if there is nothing to do yet."""
         now, hurry, committer = self.clock(), self._phase != "ready", self._committer
         self._worker.forget(committer.stale)
         committer.stale.clear()
         late, unsaved = self._scheduler.expire(now), committer.list_unsaved()
-        residents = self._worker.residents
-        plan = residents.plan(unsaved if self._durable else unsaved | residents.list_existing())
-        fits = plan.admit if self._durable else lambda stream: True  # without a store, the worker refuses
-        jobs = [] if committer.is_full else self._scheduler.form(now, fits, hurry=hurry)
+        plan = self._worker.residents.plan(unsaved)
+        jobs = [] if committer.is_full else self._scheduler.form(now, plan.admit, hurry=hurry)
         next_time = self._scheduler.find_next_time()
         self._blocked = not jobs and next_time is not None and next_time <= now
         running = self._delivery.begin(jobs)
@@ -546,12 +436,10 @@ class Engine:
         return max(0.0, min(known) - self.clock()) if known else None
 
     def _work(self, batch: Batch) -> None:
-        """Compute a batch and pass its results on."""
         self._delivery.refuse(batch.late, DeadlinePassed("The deadline passed in the queue; nothing was adapted."))
         try:
             if batch.jobs:
-                with self._serving:
-                    self._worker.serve(batch)
+                self._worker.serve(batch)
                 if batch.store_error is not None and self._store.shared:
                     self._committer.degrade(batch.store_error)
                 with self._changed:
@@ -559,13 +447,11 @@ class Engine:
                     self._computing = []
                 self._committer.take(batch)
             if batch.flush:
-                with self._serving:
-                    self._committer.flush(self._worker.pack)
+                self._committer.flush(self._worker.pack)
         except Exception as error:
             LOGGER.exception("A batch failed")
             self._delivery.fail(batch.jobs, ComputeFailed(f"The engine failed: {error!r}."))
-            if self._durable:
-                self._committer.lose({job.stream for job in batch.jobs}, wait=self._use_threads)
+            self._committer.lose({job.stream for job in batch.jobs}, wait=self._use_threads)
         finally:
             with self._changed:
                 self._computing = []
@@ -593,20 +479,3 @@ class Engine:
         with self._changed:
             waiting = self._scheduler.count(record.stream)
             return record.describe(record.stream in self._worker.residents, waiting)
-
-    def _is_idle(self) -> bool:
-        return not (self._scheduler.requests or self._computing) and self._committer.is_idle
-
-
-def _list_names(names: Sequence[str]) -> str:
-    few = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-    return f"{len(names)} ({few})" if names else "none"
-
-
-def _check_method(method: Method | Wrapper, names: Sequence[str]) -> None:
-    if method.grows:
-        raise LmrError(
-            f"The state of {method.name} grows without bound, so it cannot be served; choose another method."
-        )
-    if len(names) != method.classifier.classes:
-        raise LmrError(f"Expected the names of {method.classifier.classes} classes, got {len(names)}.")

@@ -77,14 +77,12 @@ class Packer:
         return self._list_parts(row) if own is state else dict.fromkeys(parts)
 
     def _copy_rows(self, rows: Sequence[int]) -> list[bytes]:
-        """Return the file of the tensors for each row."""
         state, index = self._list_tensors(), torch.tensor(rows, device=self.method.classifier.device)
         columns = [state[name][index].cpu().reshape(len(rows), -1) for name in self._order if state[name].numel()]
         lines = torch.cat([column.view(torch.uint8) for column in columns], 1)
         return [compress(self._header + line.numpy().tobytes()) for line in lines]
 
     def _list_tensors(self) -> State:
-        """Return the tensors in the file, with the names that they have in a state."""
         return self._inner.state | {self._names[key]: self.method.own[key] for key in PER_STEP}
 
     def _pack_one(self, row: int, content: bytes, written: Written) -> StoredState:
@@ -151,7 +149,6 @@ def _decode(part: bytes) -> dict[str, Tensor]:
 
 
 def _encode(value: Any) -> bytes:
-    """Return the bytes of a part."""
     match value:
         case bytes():
             return value

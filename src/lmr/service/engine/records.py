@@ -53,8 +53,7 @@ class StreamRecord(JsonText):
     health: str = UNWATCHED
     adapts: bool = True
     signals: dict[str, Any] = field(default_factory=dict)
-    # Class and count, most frequent first; the rest as None. Stores of earlier versions have numbers of classes.
-    predicted: tuple[tuple[str | int | None, int], ...] = ()
+    predicted: tuple[tuple[str | None, int], ...] = ()  # class and count, most frequent first; the rest as None
     snapshots: tuple[int, ...] = ()
     labelled: int = 0
     right: RunningShare = field(default_factory=RunningShare)
@@ -119,7 +118,7 @@ class StreamRecord(JsonText):
     def list_shares(self) -> list[tuple[str, float]]:
         """Return the classes predicted most often with their shares of all images."""
         total = max(1, sum(count for _, count in self.predicted))
-        return [(name, count / total) for name, count in self.predicted if count and isinstance(name, str)]
+        return [(name, count / total) for name, count in self.predicted if count and name is not None]
 
 
 _OF_STATUS = [item.name for item in fields(StreamStatus) if item.name in StreamRecord.__dataclass_fields__]

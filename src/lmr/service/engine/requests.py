@@ -92,17 +92,15 @@ class ServiceAnswer(StepAnswer):
 class StreamTask:
     """A task of an operator, which takes its turn among the requests of the stream.
 
-    ``content`` is the state file of "write". ``labels`` are the true ones of the images of request ``seq``, by their
-    positions, for "label"; unless ``teach`` is set they are counted alone. ``count`` is the number of images of the
-    request, where the sender gave one label, or null, for each. ``images`` are those that "ask" remembers for a label.
-    "silent" notes that no frame has come for long.
+    ``content`` is the state file of "write". ``labels`` are the true ones of the images of request ``seq``, None where
+    unknown, for "label"; unless ``teach`` is set they are counted alone. ``images`` are those that "ask" remembers for
+    a label. "silent" notes that no frame has come for long.
     """
 
     action: StreamAction | Literal["read", "write", "label", "ask", "silent"]
     content: bytes = b""
     seq: int = 0
-    labels: Mapping[int, str] = field(default_factory=dict)
-    count: int | None = None
+    labels: tuple[str | None, ...] = ()
     images: tuple[QueuedImage, ...] = ()
     teach: bool = True
 
@@ -146,11 +144,7 @@ class UnknownStream(Refused):
 
 
 class NotReady(Refused):
-    """The service is loading, draining or closed."""
-
-
-class TooManyStreams(NotReady):
-    """All rows of the method are in use, and there is no store to which a stream could be moved."""
+    """The service has been stopped."""
 
 
 class StreamLimit(Refused):

@@ -65,10 +65,6 @@ class Residents:
         if found is not None:
             self._free.append(found.row)
 
-    def list_existing(self) -> set[str]:
-        """Return the streams that exist, without those that were only queried."""
-        return {stream for stream, one in self._streams.items() if one.exists}
-
     def list_changed(self) -> list[tuple[str, Resident]]:
         """Return the streams whose states were not packed since their last change, in the order of their names."""
         return sorted((stream, one) for stream, one in self._streams.items() if one.changed)

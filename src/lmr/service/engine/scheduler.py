@@ -133,7 +133,6 @@ class Scheduler:
             self.seconds_per_image = now if before is None else MEMORY * before + (1 - MEMORY) * now
 
     def _are_all_queued(self, now: float) -> bool:
-        """Return True if every stream that was active lately has a queued job."""
         while self._expected and next(iter(self._expected.values())) < now - RECENT:
             del self._expected[next(iter(self._expected))]
         return all(stream in self._queues for stream in self._expected)

@@ -11,7 +11,7 @@ from lmr.service.json_text import JsonText
 from lmr.service.store.stored_types import StoredEvent
 
 EventKind = Literal["health", "camera", "operator", "label", "store", "service"]
-EngineState = Literal["loading", "ready", "degraded", "draining", "closed"]
+EngineState = Literal["new", "ready", "degraded", "closed"]
 
 UNWATCHED = "unwatched"  # the health of a stream whose method is not watched
 
@@ -71,7 +71,6 @@ class ServiceEvent(JsonText):
     after: str
     message: str
     signals: dict[str, Any] = field(default_factory=dict)
-    replica: str = ""  # where it happened, if another one shares the store
 
     def store(self) -> StoredEvent:
         """Return the event in its stored form."""
@@ -110,14 +109,6 @@ class Overview:
     queue_images: int = 0
     queue_requests: int = 0
     in_flight: int = 0  # requests whose batch was formed and that are not answered yet
-    images_per_second: float = 0.0
-    steps_per_second: float = 0.0
-    latency_p50_ms: float | None = None  # from arrival to answer, of the recent requests
-    latency_p99_ms: float | None = None
-    batch_images: float | None = None  # mean of the recent batches
-    batch_streams: float | None = None
-    step_ms: float | None = None  # of the recent batches
-    commit_ms: float | None = None
     store_bytes: int = 0
     durable: bool = False  # True if there is a store
     shared: bool = False  # True if other replicas serve streams of the store, too

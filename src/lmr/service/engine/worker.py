@@ -51,7 +51,6 @@ from lmr.service.engine.requests import (
     StreamDamaged,
     StreamLimit,
     StreamTask,
-    TooManyStreams,
     UnknownStream,
 )
 from lmr.service.engine.residents import Resident, Residents
@@ -99,17 +98,12 @@ class Worker:
     ) -> None:
         self.settings, self.store, self._clock = settings, store, clock
         self.residents = Residents(method.streams)
-        self.use(method, names)
-        self._durable = store.durable
-        self._at_once = self._durable and settings.durability == "answer"
-        self._may_delete = self._at_once and not store.shared  # also on a full disk, to make room
-        self._most_notes = MOST_STEPS if self._durable and not self._at_once else FEW_NOTES
-
-    def use(self, method: Labelled, names: Sequence[str]) -> None:
-        """Serve with a method of these classes, whose rows hold the states of the residents."""
         self.method, self.names = method, list(names)
         self._compute, self._packer = Compute(method, self.names), Packer(method)
         self._classes = {name: k for k, name in enumerate(names)}
+        self._at_once = settings.durability == "answer"
+        self._may_delete = self._at_once and not store.shared  # also on a full disk, to make room
+        self._most_notes = FEW_NOTES if self._at_once else MOST_STEPS
 
     def serve(self, batch: Batch) -> None:
         """Compute all jobs of a batch, which are of different streams, and add their results to it."""
@@ -198,7 +192,6 @@ class Worker:
         return resident
 
     def _load(self, job: Job, batch: Batch) -> Resident:
-        """Make a stream resident: as it is in the store, or in its initial state."""
         if self.store.shared and batch.failure:  # to wait for it would keep all other streams waiting
             raise StoreFailed("The store cannot be used now, and this stream is not in memory; try again later.")
         claim, row = self.store.claim(job.stream), self._find_row(batch)
@@ -239,11 +232,7 @@ class Worker:
         row = self.residents.take_row()
         if row is None:
             evicted = self.residents.pick_eviction(batch.pinned, batch.needed)
-            if evicted is None:
-                raise TooManyStreams(
-                    f"All {self.residents.rows} rows are in use, and this service has no store; delete a stream, start "
-                    "the service with --store, or raise --resident."
-                )
+            assert evicted is not None  # the batch was formed with a row for each of its streams
             self.residents.forget(evicted)
             row = self.residents.take_row()
             assert row is not None
@@ -308,7 +297,6 @@ class Worker:
             entry.record = record
 
     def _answer(self, entries: list[_LoadedRequest]) -> None:
-        """Answer the images with the present state."""
         self._give_answers(self._compute.answer, entries)
 
     def _give_answers(self, compute: Callable[[Inputs], list[RowAnswer]], entries: list[_LoadedRequest]) -> None:
@@ -324,10 +312,9 @@ class Worker:
             entry.answer = replace(entry.answer, frozen=labels, frozen_logits=logits)
 
     def _finish_step(self, entry: _LoadedRequest, batch: Batch) -> None:
-        """Add the results of a step to the batch, after all that can fail."""
         job, resident, answer = entry.job, entry.resident, entry.answer
         request: StepRequest = job.task
-        given = self._make_answer(entry, entry.record, batch, saved=self._at_once)
+        given = self._make_answer(entry, entry.record, batch, saved=self._at_once and self.store.durable)
         record = batch.stamp(note_answers(note_domain(entry.record, batch.time), given.answers))
         before = resident.record
         quiet = before.adapting == record.adapting == QUIET and record.adapts and entry.learns
@@ -345,7 +332,6 @@ class Worker:
         self._tell_camera(before.picture, record, batch)
 
     def _tell_camera(self, before: CameraHealth, record: StreamRecord, batch: Batch) -> None:
-        """Add an event if the camera of a stream is in another state."""
         state = record.picture.state
         if state is not before.state:
             batch.add_event(record.stream, "camera", (before.state, state), CAMERA_MESSAGES[state], {})
@@ -354,7 +340,7 @@ class Worker:
         """Add an answer without a step: the stream is unchanged, but an answer with a key is stored."""
         job, resident, record = entry.job, entry.resident, entry.resident.record
         request: StepRequest = job.task
-        saved = self._durable and job.stream not in batch.unsaved
+        saved = self.store.durable and job.stream not in batch.unsaved
         answer = self._make_answer(entry, record, batch, saved=saved)
         if request.key is None or batch.failure or not resident.exists:
             batch.answer(job, answer)
@@ -395,14 +381,14 @@ class Worker:
         """Return an answer as it is stored, if it has a key; it is saved when somebody reads it there."""
         if request.key is None:
             return []
-        return [KeptAnswer(request.key, request.digest, replace(answer, saved=self._durable).to_json())]
+        return [KeptAnswer(request.key, request.digest, replace(answer, saved=self.store.durable).to_json())]
 
     # Records and notes.
 
     def _note_change(self, resident: Resident, record: StreamRecord, batch: Batch) -> None:
         """Give a resident whose state has changed its new record, which has its time and number."""
         batch.records.append((resident.record.health if resident.exists else "", record))
-        resident.record, resident.exists, resident.changed = record, True, self._durable
+        resident.record, resident.exists, resident.changed = record, True, True
 
     def _find_note(self, resident: Resident, seq: int) -> StepNote | None:
         if seq in resident.notes:
@@ -411,7 +397,6 @@ class Worker:
         return StepNote.from_json(found[0]) if found else None
 
     def _keep_note(self, resident: Resident, note: StepNote) -> None:
-        """Keep a note that is not in the store yet."""
         resident.notes[note.seq] = note
         for seq in sorted(resident.notes)[: -self._most_notes]:
             del resident.notes[seq]
@@ -437,7 +422,6 @@ class Worker:
             self._change_state(job, resident, batch)
 
     def _change_state(self, job: Job, resident: Resident, batch: Batch) -> None:
-        """Do what an operator asks of a stream: an action, or another state for it."""
         action, before = job.task.action, resident.record
         if action != "write":
             self._compute.act(resident.row, action)
@@ -448,7 +432,7 @@ class Worker:
                 raise BadInput(str(error)) from error
         (after,) = self._compute.describe([(resident.row, before)], estimate=True)
         if action in ("reset", "write"):
-            seen = self._compute.count_images(resident.row)
+            seen = int(self.method.own["seen"][resident.row])
             after = note_domain(replace(after, seen=seen, forgot=before.seq, outdated=None), batch.time)
         if action == "reset":
             after = replace(after, picture=CameraHealth())
@@ -488,13 +472,13 @@ class Worker:
             note = self._find_note(resident, one.seq)
             if note is not None and note.seq > resident.record.forgot and note.first >= 0 and one.image in note.places:
                 found[note.first + note.places.index(one.image)] = one
-        known = self._compute.list_learnable(resident.row, list(found))
+        known = self.method.list_learnable(list(found), resident.row)
         kept = {number: one for (number, one), learnable in zip(found.items(), known, strict=True) if learnable}
         if not kept:
             batch.answer(job, [])
             return
-        self._compute.remember(resident.row, list(kept))
-        resident.changed = self._durable
+        self.method.remember(list(kept), resident.row)
+        resident.changed = True
         batch.finish(job, list(kept.values()), StreamChange(resident.record.store()))
 
     def _add_labels(self, job: Job, resident: Resident, batch: Batch) -> None:
@@ -505,16 +489,17 @@ class Worker:
                 f"Stream {job.stream!r} has no request {task.seq} among its last {MOST_STEPS}; use the seq of one of "
                 "their answers."
             )
-        if task.count not in (None, note.count):
-            raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {task.count}.")
-        unknown = sorted({name for name in task.labels.values() if name not in self._classes})
+        if len(task.labels) != note.count:
+            raise BadInput(f"Expected {note.count} labels for request {task.seq}, got {len(task.labels)}.")
+        labels = {place: name for place, name in enumerate(task.labels) if name is not None}
+        unknown = sorted({name for name in labels.values() if name not in self._classes})
         if unknown:
             name = repr(shorten(unknown[0]))
             raise BadInput(f"The classes of this service do not include {name}; use their names, or null.")
-        unread = sorted(task.labels.keys() - {*note.places})
+        unread = sorted(labels.keys() - {*note.places})
         if unread:
             raise BadInput(f"Image {unread[0]} of request {task.seq} has no answer; give null for it.")
-        truth = {k: task.labels[place] for k, place in enumerate(note.places) if place in task.labels}
+        truth = {k: labels[place] for k, place in enumerate(note.places) if place in labels}
         record, after = add_labels(resident.record, note, truth)
         if task.teach and note.seq > record.forgot:
             known = list(note.taught or [None] * len(note.answers))
@@ -526,7 +511,7 @@ class Worker:
                 if any(resident.record.taught < count <= record.taught for count in TOLD):
                     message = describe_labels(record)
                     batch.add_event(job.stream, "label", (record.health, record.health), message, {})
-                resident.changed = self._durable
+                resident.changed = True
             after = replace(after, taught=tuple(new.get(k, name) for k, name in enumerate(known)))
         note = after
         resident.record = record = batch.change(record.health, record)
@@ -536,12 +521,12 @@ class Worker:
     def _teach(self, resident: Resident, note: StepNote, labels: Mapping[int, str]) -> None:
         """Learn labels of the last images; those of older ones are counted, where the method counts class shares."""
         row, places = resident.row, list(labels)
-        known = self._compute.list_learnable(row, [note.first + k for k in places]) if note.first >= 0 else []
+        known = self.method.list_learnable([note.first + k for k in places], row) if note.first >= 0 else []
         recent = [k for k, learnable in zip(places, known, strict=False) if learnable]
         older = [k for k in labels if k not in recent]
         if recent:
             numbers, truth = [note.first + k for k in recent], [self._classes[labels[k]] for k in recent]
-            self._compute.learn_labels(row, numbers, truth, quiet=note.quiet)
+            self.method.learn_labels(numbers, truth, [row] * len(recent), replace_counts=note.quiet)
         if older:
             counted = [self._classes.get(find_counted(note, k) or "", -1) for k in older]
             self._compute.count_labels(row, [self._classes[labels[k]] for k in older], counted)

@@ -14,17 +14,17 @@ NO_STORE = "none"  # states are kept in memory alone
 _SQLITE, _POSTGRES = "sqlite:", ("postgresql://", "postgres://")
 
 
-def open_store(address: str, identity: Mapping[str, str]) -> StateStore | None:
-    """Return the store at ``address``; None for "none".
+def open_store(address: str, identity: Mapping[str, str], *, adopt: bool = False) -> StateStore | None:
+    """Return the store at ``address``; None for "none". With ``adopt`` it may be of other classes.
 
     Addresses are ``sqlite:PATH`` and ``postgresql://USER@HOST/DATABASE``.
     """
     if address == NO_STORE:
         return None
     if address.startswith(_SQLITE) and address != _SQLITE:
-        return SqliteStore(address.removeprefix(_SQLITE), identity)
+        return SqliteStore(address.removeprefix(_SQLITE), identity, adopt=adopt)
     if address.startswith(_POSTGRES):
-        return PostgresStore(address, identity)
+        return PostgresStore(address, identity, adopt=adopt)
     raise LmrError(
         f"Expected a store as sqlite:FILE, postgresql://USER@HOST/DATABASE or none, got {describe_store(address)!r}."
     )

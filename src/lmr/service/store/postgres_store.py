@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
 from lmr.core.log import LOGGER
-from lmr.service.store.schema import POSTGRES_TABLES, unseal
+from lmr.service.store.schema import POSTGRES_TABLES
 from lmr.service.store.sql_store import Result, SqlStore, Statements
-from lmr.service.store.stored_types import StoredEvent, StoreError
+from lmr.service.store.stored_types import StoreError
 
 if TYPE_CHECKING:
-    import psycopg
+    pass
 
 CONNECTIONS = 8  # of one engine
 WAIT_SECONDS = 3.0  # for a connection
 STATEMENT_SECONDS = 10.0  # for a statement, and between two of a transaction
-TRANSACTION_SECONDS = 15.0  # for a transaction, where the server ends no statement
 ATTEMPTS = 3  # at a transaction whose connection was lost, or that met a deadlock
-_CHANNEL = "lmr_events"
-_MOST_NUMBERS = 500  # of events in a notification, which has a limited size
 _PREPARE_LOCK = 0x6C6D72  # "lmr": engines that start together prepare the tables one after the other
 
 
@@ -39,17 +33,15 @@ class PostgresStore(SqlStore):
     shared = True
     lock_rows = " FOR UPDATE"
 
-    def __init__(self, url: str, identity: Mapping[str, str]) -> None:
+    def __init__(self, url: str, identity: Mapping[str, str], *, adopt: bool = False) -> None:
         self._psycopg = require("psycopg", "postgres", "A store in PostgreSQL")
         pool = require("psycopg_pool", "postgres", "A store in PostgreSQL")
         self._options = self._read_url(url)
-        super().__init__(_name(self._options), identity)
-        self._listener: psycopg.Connection[Any] | None = None
-        self._seen: int | None = None  # the number of the last event of another engine
+        super().__init__(_name(self._options), identity, adopt=adopt)
         self._check_connection()
         self._pool = pool.ConnectionPool(
             kwargs=self._options, min_size=1, max_size=CONNECTIONS, timeout=WAIT_SECONDS,
-            reconnect_timeout=1.0, open=True, name=f"lmr-{self.replica}",
+            reconnect_timeout=1.0, open=True, name="lmr",
         )  # fmt: skip
         try:
             self._write(self._prepare_tables)
@@ -62,41 +54,6 @@ class PostgresStore(SqlStore):
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()
-        self._stop_listening()
-
-    def follow(self, seconds: float) -> list[StoredEvent]:
-        """Return events that other engines committed; wait for them up to some seconds."""
-        with self._explained():
-            try:
-                return self._follow(seconds)
-            except self._psycopg.Error:
-                self._stop_listening()
-                raise
-
-    def _follow(self, seconds: float) -> list[StoredEvent]:
-        if self._listener is None:
-            self._listener = self._psycopg.connect(**self._options, autocommit=True)
-            self._listener.execute(f"LISTEN {_CHANNEL}")
-            if self._seen is not None:  # of events during an interruption there was no notification
-                return self._read_others("number > ?", self._seen)
-            ((self._seen,),) = self._read("SELECT COALESCE(MAX(number), 0) FROM events")
-        notes = [*self._listener.notifies(timeout=seconds, stop_after=1), *self._listener.notifies(timeout=0)]
-        numbers = [int(number) for note in notes for number in note.payload.split()]
-        return self._read_others("number = ANY(?)", numbers) if numbers else []
-
-    def _read_others(self, which: str, value: object) -> list[StoredEvent]:
-        query = f"SELECT number, stream, content, replica FROM events WHERE {which} AND replica <> ? ORDER BY number"
-        rows = self._read(query, value, self.replica)
-        self._seen = max([self._seen or 0, *(number for number, *_ in rows)])
-        return [StoredEvent(stream, text, replica) for _, stream, sealed, replica in rows if (text := unseal(sealed))]
-
-    def _announce(self, sql: Statements, numbers: list[int]) -> None:
-        sql.run("SELECT pg_notify(?, ?)", _CHANNEL, " ".join(map(str, numbers[:_MOST_NUMBERS])))
-
-    def _stop_listening(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
 
     def _read(self, query: str, *values: Any) -> list[Any]:
         return self._write(lambda sql: sql.run(query, *values))
@@ -108,7 +65,7 @@ class PostgresStore(SqlStore):
             for attempt in range(1, ATTEMPTS + 1):
                 connection = self._pool.getconn()
                 try:
-                    with _limited(connection), connection.transaction(), connection.cursor(binary=True) as cursor:
+                    with connection.transaction(), connection.cursor(binary=True) as cursor:
                         return work(Statements(cursor, "%s"))
                 except self._psycopg.OperationalError as error:  # a lost connection, or a deadlock
                     if attempt == ATTEMPTS or isinstance(error, final):
@@ -144,7 +101,8 @@ class PostgresStore(SqlStore):
         millis = int(1000 * STATEMENT_SECONDS)
         limits = f"-c statement_timeout={millis} -c idle_in_transaction_session_timeout={millis}"
         return {
-            "connect_timeout": 5, "tcp_user_timeout": millis, "application_name": "lmr serve", **given,
+            "connect_timeout": 5, "tcp_user_timeout": millis, "keepalives_idle": 5, "keepalives_interval": 2,
+            "keepalives_count": 3, "application_name": "lmr serve", **given,
             "options": f"{given.get('options', '')} {limits}".strip(),
         }  # fmt: skip
 
@@ -175,31 +133,12 @@ class PostgresStore(SqlStore):
             raise StoreError(reason) from error
 
 
-@contextlib.contextmanager
-def _limited(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Break a connection whose server does not even end a statement that takes too long."""
-    timer = threading.Timer(TRANSACTION_SECONDS, _cut, [connection])
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _cut(connection: psycopg.Connection[Any]) -> None:
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as copy:
-        copy.shutdown(socket.SHUT_RDWR)
-
-
 def _name(options: Mapping[str, Any]) -> str:
-    """Return the database in an address, without user and password."""
     where = options.get("host") or options.get("hostaddr") or "localhost"
     port = f":{options['port']}" if "port" in options else ""
     return f"{options.get('dbname', '')!r} at {where}{port}"
 
 
 def _explain(error: Exception) -> str:
-    """Return an error of the database in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__

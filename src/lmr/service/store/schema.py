@@ -1,4 +1,4 @@
-"""The tables of the store in the dialects of SQLite and PostgreSQL, their migrations, and the checksums of texts."""
+"""The tables of the store in the dialects of SQLite and PostgreSQL, and the checksums of texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CREATE TABLE answers (
     UNIQUE (stream, key)
 );
 CREATE TABLE events (
-    number {serial}, stream TEXT NOT NULL, content TEXT NOT NULL, replica TEXT NOT NULL DEFAULT ''
+    number {serial}, stream TEXT NOT NULL, content TEXT NOT NULL
 );
 CREATE INDEX events_of_streams ON events (stream, number);
 CREATE TABLE probes (content {bytes});
@@ -42,15 +42,6 @@ POSTGRES_TABLES = _TABLES.format(
 ).split(";") + [
     f"ALTER TABLE {table} ALTER COLUMN content SET STORAGE EXTERNAL" for table in ("states", "parts", "probes")
 ]
-# The statements that upgrade a store to each version; the first PostgreSQL store has version 3.
-MIGRATIONS: dict[int, list[str]] = {
-    3: [
-        "CREATE TABLE IF NOT EXISTS fences (name TEXT PRIMARY KEY, epoch BIGINT NOT NULL)",
-        "ALTER TABLE events ADD COLUMN replica TEXT NOT NULL DEFAULT ''",
-    ],
-    4: ["DELETE FROM steps"],  # notes of requests had numbers of classes in place of their names
-    5: [],  # the facts have a checksum
-}
 
 
 def seal(text: str, content: bytes = b"") -> str:

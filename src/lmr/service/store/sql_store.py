@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import abc
 import json
-import secrets
-import socket
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lmr.core.errors import LmrError
-from lmr.service.store.schema import MIGRATIONS, OF_STREAM, VERSION, seal, unseal
+from lmr.service.store.schema import OF_STREAM, VERSION, seal, unseal
 from lmr.service.store.stored_types import (
     Claim,
     KeptAnswer,
     Refusals,
-    StoredEvent,
     StoredRecord,
     StoredState,
     StoreSummary,
@@ -30,12 +27,11 @@ from lmr.service.store.stored_types import (
 )
 
 CLASSES = "classes or prompts"  # the name of their digest in an identity
-GIVEN = "classes at the start"  # a fact of a store whose classes were changed
 NAMES = "names"  # the names of the classes, in JSON, which are told and not compared
 CHECKSUM = "checksum"  # the fact about all other facts
 MOST_EVENTS = 10_000  # kept of all streams
-MOST_STEPS = 200  # notes of requests, kept of each stream
 _LAST_EPOCH = 2**63 - 1
+MOST_STEPS = 200  # notes of requests, kept of each stream
 _ID = "(SELECT id FROM streams WHERE name = ?)"
 
 Result = TypeVar("Result")
@@ -73,17 +69,16 @@ class SqlStore(abc.ABC):
     """States, records, kept answers and events of streams. A store that cannot be used raises StoreError.
 
     Writing is for one thread, reading for any. ``identity`` names the model, the classes and the method whose states
-    it holds, each under its name in a sentence; a store of another one is refused. ``title`` names the store in
-    messages, without a password.
+    it holds, each under its name in a sentence; a store of another one is refused, but for other classes with
+    ``adopt``. ``title`` names the store in messages, without a password.
     """
 
     durable = True  # False if the store is in memory and ends with the process
     shared = False  # True if several engines write it: then an engine asks it before it trusts its own memory
     lock_rows = ""  # what keeps selected rows from changing until the end of the transaction
 
-    def __init__(self, title: str, identity: Mapping[str, str]) -> None:
-        self.title, self.identity = title, dict(identity)
-        self.replica = f"{socket.gethostname()}-{secrets.token_hex(2)}"  # tells this engine from others in events
+    def __init__(self, title: str, identity: Mapping[str, str], *, adopt: bool = False) -> None:
+        self.title, self.identity, self.adopt = title, dict(identity), adopt
 
     # A database.
 
@@ -102,10 +97,6 @@ class SqlStore(abc.ABC):
     @abc.abstractmethod
     def _measure_bytes(self) -> int:
         """Return the size on the disk."""
-
-    def _announce(self, sql: Statements, numbers: list[int]) -> None:
-        """Tell other engines the numbers of new events."""
-        return
 
     # Writing.
 
@@ -127,10 +118,6 @@ class SqlStore(abc.ABC):
         """Write and remove ``size`` bytes."""
         self._write(lambda sql: sql.run("INSERT INTO probes VALUES (?)", bytes(max(1, size))))
         self._write(lambda sql: sql.run("DELETE FROM probes"))
-
-    def follow(self, seconds: float) -> list[StoredEvent]:
-        """Return events that other engines committed; wait for them up to some seconds."""
-        return []
 
     # Reading: what was committed.
 
@@ -161,12 +148,6 @@ class SqlStore(abc.ABC):
         query = "SELECT name, health, change, record FROM streams WHERE name > ? ORDER BY name LIMIT ?"
         return [(name, _make_record(*rest)) for name, *rest in self._read(query, after, limit)]
 
-    def read_classes(self) -> list[str] | None:
-        """Return the names of the classes, if they were changed since the store was created."""
-        query = "SELECT value FROM facts WHERE name = ? AND EXISTS (SELECT 1 FROM facts WHERE name = ?)"
-        found = self._read(query, NAMES, GIVEN)
-        return json.loads(found[0][0]) if found else None
-
     def summarise(self) -> StoreSummary:
         """Count the streams, and measure the store."""
         found = self._read("SELECT health, COUNT(*), MAX(change) FROM streams GROUP BY health")
@@ -188,11 +169,11 @@ class SqlStore(abc.ABC):
         _write_states(sql, {name: change.state for name, change in kept.items() if change.state is not None})
         _write_steps(sql, kept)
         _write_answers(sql, kept, keys)
-        if transaction.classes is not None:
-            digest, names = transaction.classes
-            facts = {GIVEN: self.identity.get(CLASSES, ""), CLASSES: digest, NAMES: json.dumps(names)}
-            _write_facts(sql, _read_facts(sql) | facts)
-        self._write_events(sql, [event for event in transaction.events if event.stream not in refused])
+        events = [(one.stream, seal(one.content)) for one in transaction.events if one.stream not in refused]
+        sql.run_many("INSERT INTO events (stream, content) VALUES (?, ?)", events)
+        oldest = "SELECT number FROM events ORDER BY number DESC LIMIT 1 OFFSET ?"
+        if events:
+            sql.run(f"DELETE FROM events WHERE number <= ({oldest})", MOST_EVENTS)
         return refused
 
     def _find_refused(self, sql: Statements, transaction: Transaction) -> Refusals:
@@ -214,27 +195,10 @@ class SqlStore(abc.ABC):
             _raise_epoch(sql, name)  # what was computed on top of the second step is refused too
         return refused
 
-    def _write_events(self, sql: Statements, events: Sequence[StoredEvent]) -> None:
-        """Write events; one that is there already is left alone, where a commit is made again."""
-        numbers = []
-        for event in events:
-            numbers += sql.run(
-                "INSERT INTO events (stream, content, replica) SELECT ?, ?, ? WHERE NOT EXISTS "
-                "(SELECT 1 FROM events WHERE stream = ? AND content = ? AND replica = ? "
-                "AND number > (SELECT MAX(number) FROM events) - 200) RETURNING number",
-                *(event.stream, seal(event.content), self.replica) * 2,
-            )
-        if numbers:
-            sql.run(
-                "DELETE FROM events WHERE number <= (SELECT number FROM events ORDER BY number DESC LIMIT 1 OFFSET ?)",
-                MOST_EVENTS,
-            )
-            self._announce(sql, [number for (number,) in numbers])
-
     # A new store, or one from before.
 
     def _prepare(self, sql: Statements, tables: Collection[str], create: Iterable[str]) -> None:
-        """Create the tables of a new store, upgrade those of an older version, and refuse those of another model."""
+        """Create the tables of a new store, and refuse those of another model or of another version of lmr."""
         if not tables:
             for statement in create:
                 sql.run(statement)
@@ -244,30 +208,26 @@ class SqlStore(abc.ABC):
         if stored.get("format") != "lmr-store":
             raise LmrError(f"{self.title} is a database, but not a store of lmr; give another --store.")
         version = stored.get("version", "")
-        found = int(version) if version.isdecimal() and len(version) < 9 else 0
-        if not found or (found == VERSION and stored.get(CHECKSUM) != _sum_facts(stored)):
+        if version.isdecimal() and version != str(VERSION):
+            raise LmrError(
+                f"The store {self.title} has format {version}, this lmr reads {VERSION}; use the lmr that wrote it, or "
+                "give another --store."
+            )
+        if stored.get(CHECKSUM) != _sum_facts(stored):
             raise LmrError(
                 f"The store {self.title} is damaged: its facts do not have their checksum. Restore it from a copy, or "
                 "give another --store."
             )
-        if not min(MIGRATIONS) - 1 <= found <= VERSION:
-            raise LmrError(
-                f"The store {self.title} has format {found}, this lmr reads {VERSION}; use the lmr that "
-                "wrote it, or give another --store."
-            )
         for name, value in self.identity.items():
-            if name != NAMES and value not in (stored.get(name), stored.get(GIVEN) if name == CLASSES else None):
+            if name != NAMES and value != stored.get(name) and not (name == CLASSES and self.adopt):
                 raise OtherIdentity(
                     f"The store {self.title} holds states of another {name}: {stored.get(name)}, not {value}. Serve "
                     "that one, or give another --store.",
                     name,
                     stored.get(NAMES if name == CLASSES else name, ""),
                 )
-        for number in range(found + 1, VERSION + 1):
-            for statement in MIGRATIONS[number]:
-                sql.run(statement)
-        if found < VERSION:
-            _write_facts(sql, {**stored, "version": str(VERSION)})
+        if self.adopt:
+            _write_facts(sql, stored | self.identity)
 
 
 def _read_facts(sql: Statements) -> dict[str, str]:
@@ -275,13 +235,11 @@ def _read_facts(sql: Statements) -> dict[str, str]:
 
 
 def _write_facts(sql: Statements, facts: Mapping[str, str]) -> None:
-    """Replace all facts of the store."""
     sql.run("DELETE FROM facts")
     sql.run_many("INSERT INTO facts VALUES (?, ?)", list({**facts, CHECKSUM: _sum_facts(facts)}.items()))
 
 
 def _sum_facts(facts: Mapping[str, str]) -> str:
-    """Return the checksum of all facts but itself."""
     return seal(json.dumps(sorted(pair for pair in facts.items() if pair[0] != CHECKSUM)))[:8]
 
 
@@ -290,8 +248,7 @@ def _mark(values: Sequence[object]) -> str:
 
 
 def _raise_epoch(sql: Statements, stream: str) -> int:
-    """Return the new epoch of a stream; after the largest number, which only damage can bring about, it is 1."""
-    following = f"CASE WHEN fences.epoch < {_LAST_EPOCH} THEN fences.epoch + 1 ELSE 1 END"
+    following = f"CASE WHEN fences.epoch < {_LAST_EPOCH} THEN fences.epoch + 1 ELSE 1 END"  # larger only by damage
     query = f"INSERT INTO fences VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET epoch = {following} RETURNING epoch"
     return int(sql.run(query, stream)[0][0])
 

@@ -20,8 +20,10 @@ from lmr.service.store.stored_types import StoreError
 class SqliteStore(SqlStore):
     """One SQLite file, which no other process opens meanwhile, or memory if ``path`` is None."""
 
-    def __init__(self, path: str | os.PathLike[str] | None, identity: Mapping[str, str]) -> None:
-        super().__init__(repr(str(path)), identity)
+    def __init__(
+        self, path: str | os.PathLike[str] | None, identity: Mapping[str, str], *, adopt: bool = False
+    ) -> None:
+        super().__init__(repr(str(path)), identity, adopt=adopt)
         self.path = None if path is None else Path(os.path.realpath(path))
         self.durable = path is not None
         self._writing, self._reading = threading.RLock(), threading.RLock()
@@ -66,7 +68,6 @@ class SqliteStore(SqlStore):
         self._prepare(sql, tables, SQLITE_TABLES)
 
     def _measure_bytes(self) -> int:
-        """Return the size of the file with its log."""
         if self.path is None:
             return 0
         paths = (self.path, self.path.with_name(self.path.name + "-wal"))
@@ -91,7 +92,6 @@ class SqliteStore(SqlStore):
 
 @contextlib.contextmanager
 def _explained() -> Iterator[None]:
-    """Raise errors of the database and of the disk as StoreError."""
     try:
         yield
     except StoreError:

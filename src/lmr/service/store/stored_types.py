@@ -41,11 +41,10 @@ class StoredRecord:
 
 @dataclass(frozen=True)
 class StoredEvent:
-    """An event as a JSON text; ``replica`` is the store through which another engine wrote it."""
+    """An event as a JSON text."""
 
     stream: str
     content: str
-    replica: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,13 +112,12 @@ class Transaction:
     """Changes that are written together or not at all.
 
     ``epochs`` are those of the streams that were changed or read, where a store is shared: it refuses what rests on
-    an old one. ``classes`` are the digest and the names of other classes, which are served from now on.
+    an old one.
     """
 
     streams: dict[str, StreamChange] = field(default_factory=dict)
     events: list[StoredEvent] = field(default_factory=list)
     epochs: dict[str, int] = field(default_factory=dict)
-    classes: tuple[str, list[str]] | None = None
 
     def __bool__(self) -> bool:
         return bool(self.streams or self.events or self.epochs)

@@ -1,4 +1,4 @@
-// Requests to the service with its token, and the stream of events, which continues after an interruption.
+// Requests to the service with its token, and the stream of events, which begins anew after an interruption.
 // EventSource cannot send the token as a header, so the frames are read from a fetch.
 
 const TOKEN = "lmr-token";
@@ -34,7 +34,6 @@ export const streamPath = (name) => `/v1/streams/${encodeURIComponent(name)}`;
 // Calls onFrame for every frame, onLost when the connection is lost and onToken when a token is needed; restart()
 // connects at once, with a new token for example.
 export function follow({ onFrame, onLost, onToken }) {
-  let last = null;
   let failures = 0;
   let current = null;
   let wake = null;
@@ -43,8 +42,7 @@ export function follow({ onFrame, onLost, onToken }) {
     current = new AbortController();
     let timer = setTimeout(() => current.abort(), SILENCE);
     try {
-      const headers = last ? { "Last-Event-ID": last } : {};
-      const answer = await ask("/v1/events", { headers, signal: current.signal });
+      const answer = await ask("/v1/events", { signal: current.signal });
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";
       for (;;) {
@@ -66,7 +64,6 @@ export function follow({ onFrame, onLost, onToken }) {
     const data = [];
     for (const line of block.split("\n")) {
       if (line.startsWith("data: ")) data.push(line.slice(6));
-      else if (line.startsWith("id: ")) last = line.slice(4);
     }
     if (!data.length) return;
     failures = 0;

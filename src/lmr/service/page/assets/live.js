@@ -17,14 +17,13 @@ const PAGE = 1000; // streams that are read at once
 const REFRESH = 10; // seconds after which streams that other replicas serve are read again
 const SAID = 5000; // milliseconds that a message stays
 const LISTED = 500; // streams that Try it offers
-const STATES = { ready: "ok", degraded: "damaged", draining: "suspected", loading: "suspected", closed: "paused" };
+const STATES = { ready: "ok", degraded: "damaged", closed: "paused" };
 const TABS = ["wall", "label", "try", "operation"];
 
 let model = null; // what /v1/model says
 let reading = null; // the list of streams that is being read
 let listed = 0; // the time of the service at which it was last read
 let stale = false; // whether it has to be read again: that failed, or something was missed meanwhile
-let run = null; // the run of the service that the page shows
 let hush = 0;
 
 const showTiles = makeTiles();
@@ -39,13 +38,9 @@ function onFrame(frame) {
   find("notice").hidden = true;
   const { overview } = frame;
   showState(overview.state, overview.reason);
-  if (run !== frame.run) {
-    run = frame.run;
-    model = null;
-  }
-  if (overview.state === "loading") return;
+  if (frame.lost) model = null; // perhaps of another run of the service
   if (!model) readModel();
-  showTiles(overview, model?.settings, frame.time);
+  showTiles(overview, frame.time);
   find("stream-count").textContent = `${overview.streams.toLocaleString("en")}, ${overview.resident.toLocaleString("en")} in memory`;
   if (frame.lost || stale || (overview.shared && frame.time - listed > REFRESH)) {
     listed = frame.time;
@@ -70,7 +65,7 @@ function showState(state, reason = "") {
   badge.textContent = state;
   badge.title = reason;
   setDot(badge, STATES[state] ?? "damaged");
-  if (state === "degraded" || state === "draining") {
+  if (state === "degraded") {
     find("notice").textContent = reason || `The service is ${state}.`;
     find("notice").hidden = false;
   }
