@@ -15,8 +15,8 @@ from lmr.core.gradients import vjp
 from lmr.core.norms import NormBank
 from lmr.core.streams import Streams
 
-# Parts of a batch whose graphs are kept at once, for a loss that needs all images: 40 images of ViT-B/16 on a CPU.
-_KEPT_PARTS = 10
+# Parts of a batch whose graphs are kept at once, for a loss that needs all images: 12 images of ViT-B/16 on a CPU.
+_KEPT_PARTS = 3
 
 
 @dataclass(frozen=True)

@@ -40,16 +40,22 @@ def measure_picture(image: Image.Image) -> Picture:
     grey = small.convert("L")
     view = np.asarray(grey.resize((VIEW, VIEW), Image.Resampling.BOX), np.float32)
     pixels = np.asarray(grey, np.float32)
-    near = _measure_change(pixels, 1)
+    near, variance = _measure_change(pixels, 1), _measure_variance(view)
     return Picture(
         level=float(view.mean()),
-        spread=float(view.std()),
-        roughness=near / (2 * max(_LEAST, float(pixels.var()))),
+        spread=math.sqrt(variance),
+        roughness=near / (2 * max(_LEAST, _measure_variance(pixels))),
         sharpness=math.log(max(_LEAST, near) / max(_LEAST, _measure_change(pixels, 4))),
-        detail=math.log(max(_LEAST, _measure_change(view, 1)) / (2 * max(_LEAST, float(view.var())))),
+        detail=math.log(max(_LEAST, _measure_change(view, 1)) / (2 * max(_LEAST, variance))),
         view=view,
         digest=zlib.crc32(small.tobytes()),
     )
+
+
+def _measure_variance(pixels: NDArray[np.float32]) -> float:
+    """Return the variance; for a small image this is faster than ``pixels.var()``."""
+    centred = pixels - pixels.mean()
+    return float(np.vdot(centred, centred)) / centred.size
 
 
 def _measure_change(pixels: NDArray[np.float32], distance: int) -> float:

@@ -83,11 +83,11 @@ class Usual:
     def learn(self, value: float, rate: float) -> Usual:
         """Return it with one more image of the quiet time."""
         step = value - self.mean
-        return replace(self, mean=self.mean + rate * step, variance=(1 - rate) * (self.variance + rate * step * step))
+        return Usual(self.mean + rate * step, (1 - rate) * (self.variance + rate * step * step), self.now)
 
     def see(self, value: float, rate: float) -> Usual:
         """Return it with one more image."""
-        return replace(self, now=self.now + rate * (value - self.now))
+        return Usual(self.mean, self.variance, self.now + rate * (value - self.now))
 
     @property
     def fall(self) -> float:
