@@ -133,8 +133,6 @@ def test_commands_of_the_pages_run(command: str, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(label_in_terminal, "__defaults__", (end,))
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command, comments=True)
-    if "onnx" in words:
-        pytest.importorskip("onnxruntime")
     names = find_names(words) or ["cat", "dog", "ship", "truck", "car" if "car=" in command else "automobile"]
     if words[0] in ("predict", "check", "label"):
         truth = words[words.index("--truth") + 1] if "--truth" in words else "labels.csv"

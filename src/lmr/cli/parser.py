@@ -30,7 +30,7 @@ COMMANDS = {
     "check": Command(USE, "see on labelled images whether adapting helps"),
     "serve": Command(USE, "serve a classifier that adapts to many streams, over HTTP"),
     "camera": Command(USE, "send the frames of a camera, a video or a folder to the service"),
-    "export": Command(USE, "write an adapted model for transformers or ONNX, to run without lmr"),
+    "export": Command(USE, "write an adapted model for transformers, to run without lmr"),
     "bench": Command(RESEARCH, "run methods on benchmarks; resumes if interrupted"),
     "report": Command(RESEARCH, "make tables, figures and a web page from finished runs"),
     "reproduce": Command(RESEARCH, "run a table of the paper and compare it with the published one"),
