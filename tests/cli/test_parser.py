@@ -1,4 +1,4 @@
-"""Help, version, completion and wrong options come at once: without numpy and torch, in a fraction of a second."""
+"""Help, version and wrong options come at once: without numpy and torch, in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ QUICK = {
     "unknown command": ["predit"],
     "unknown option": ["bench", "--nothing"],
     "wrong choice": ["predict", "x", "--labels", "a,b", "--memory", "sideways"],
-    "completion": ["completion", "bash"],
     **{f"help of {name}": [name, "--help"] for name in COMMANDS},
 }
 MOST_MODULES = 250  # with those of Python; torch brings more than a thousand

@@ -12,7 +12,7 @@ from lmr.version import __version__
 
 
 class Command(NamedTuple):
-    """A line of ``lmr --help``; a command without a group is only named there.
+    """A line of ``lmr --help``.
 
     The module of the same name holds DESCRIPTION, EXAMPLES, ``add_options(parser)`` and ``run(options)``, which returns
     None or a complaint. It imports nothing heavy before ``run`` is called.
@@ -37,7 +37,6 @@ COMMANDS = {
     "list": Command(SYSTEM, "show methods and models, and explain the arguments of a method"),
     "doctor": Command(SYSTEM, "describe a model and check that it works"),
     "fetch": Command(SYSTEM, "get a dataset, or check one"),
-    "completion": Command("", "print a completion script for a shell"),
 }
 GROUPS = (USE, RESEARCH, SYSTEM)
 
@@ -64,8 +63,6 @@ class MainParser(argparse.ArgumentParser):
         for group in GROUPS:
             commands = [(name, command.help) for name, command in COMMANDS.items() if command.group == group]
             parts.append("\n".join([f"{group}:", *(f"  {name:<12}{text}" for name, text in commands)]))
-        more = [f"{name} ({command.help})" for name, command in COMMANDS.items() if not command.group]
-        parts.append(f"also: {', '.join(more)}")
         parts.append("options:\n  -h, --help  show this help\n  --version   show the version")
         return "\n\n".join([*parts, EXAMPLES]) + "\n"
 
