@@ -93,5 +93,4 @@ class LabelOptions(MethodOptions):
     host: str = "127.0.0.1"
     """the address to listen on; with one that other machines reach, such as 0.0.0.0, the page has a secret address"""
     port: int = 0  # the port; 0 takes a free one
-    terminal: bool = False  # show paths and read names in the terminal instead of on a page
     estimate: bool = True  # estimate the accuracy with the model while labelling
