@@ -20,7 +20,7 @@ def follow(spec: dict[str, Any], sizes: list[int], batch: int | None = None) -> 
     """A stream of batches of these sizes; ``batch`` is the batch size that the reference divides by."""
     _, _, images = plain.make_problem()
     method: Any = lmr.create("roid", plain.make_method("zeroshot", SCALE).classifier, preset="default", **spec)
-    method.augment = change
+    method.jitter = change
     reference, events = Reference(**spec | {"batch": batch or spec.get("batch")}), []
     for part in images[: sum(sizes)].split(sizes):
         expected, event = reference.step(part)
@@ -101,7 +101,7 @@ def test_augmentation_gets_the_number_of_the_batch_in_its_stream() -> None:
         seen.append((len(given), number))
         return given
 
-    many.augment = augment
+    many.jitter = augment
     for ids in ([0, 0, 2], [2, 2, 2], [2, 0, 0]):
         many.step(images[:3], streams=ids)
     assert seen == [(2, 1), (1, 1), (3, 2), (2, 2), (1, 3)]

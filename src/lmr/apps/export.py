@@ -63,9 +63,7 @@ class ExportSummary:
         )
 
 
-def export(
-    method: Method | Labelled, backbone: Backbone, out: AnyPath, *, stream: int | None = None
-) -> ExportSummary:
+def export(method: Method | Labelled, backbone: Backbone, out: AnyPath, *, stream: int | None = None) -> ExportSummary:
     """Write a model, as ``method`` has adapted it, to a folder that ``transformers`` opens.
 
     ``method`` was created with a classifier of ``backbone``, a CLIP or SigLIP model. ``stream`` chooses one of several

@@ -91,8 +91,8 @@ def replace_durably(finished: AnyPath, target: AnyPath) -> None:
 def make_folder(path: AnyPath) -> Iterator[Path]:
     """Yield an empty folder to fill; at the end of the context it is renamed to ``path``, which must not exist.
 
-    Raises OSError. The files are written to a folder beside ``path`` with a name of its own and flushed to the disk before it is
-    renamed. So ``path`` never holds some of the files; a kill can leave the other folder, ``.NAME.*.part``.
+    Raises OSError. The files are written to a folder beside ``path`` with a name of its own and flushed to the disk
+    before it is renamed. So ``path`` never holds some of the files; a kill can leave the folder ``.NAME.*.part``.
     """
     target = Path(os.path.realpath(path))  # a link stays
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))

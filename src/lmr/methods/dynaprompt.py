@@ -55,8 +55,7 @@ class DynaPrompt(PromptMethod):
     selection: Literal["official", "paper"] = "official"  # rule of the released code, or of the paper
 
     def prepare(self) -> None:
-        if not 1 <= self.prompts <= 1000:
-            raise LmrError(f"Expected 'prompts' of dynaprompt from 1 to 1000, got {self.prompts}.")
+        self._require_count("prompts")
         super().prepare()
 
     def fill_state(self, images: Tensor) -> None:

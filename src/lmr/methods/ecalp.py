@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.card import Card, Preset, Scores
-from lmr.core.errors import LmrError
 from lmr.core.method import UNIT, Method, Ranges
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
@@ -60,12 +59,9 @@ class ECALP(Method):
     iterations: int = 3  # rounds of propagation
 
     def prepare(self) -> None:
-        for key in ("k_text", "k_image", "iterations"):
-            if not 1 <= getattr(self, key) <= 10**6:
-                raise LmrError(f"Expected {key!r} of ecalp from 1 to a million, got {getattr(self, key)}.")
+        self._require_count("k_text", "k_image", "iterations", most=10**6)
         self._require_not_negative("gamma")
-        if not 0 < self.alpha <= 1:
-            raise LmrError(f"Expected 'alpha' of ecalp above 0 and up to 1, got {self.alpha}.")
+        self._require_between(1e-9, 1, "alpha")
         self.spread = F.normalize(self.classifier.prototypes.var(0), dim=0)
 
     def logit_floor(self) -> float:

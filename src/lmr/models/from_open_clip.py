@@ -27,8 +27,9 @@ def from_open_clip(
 ) -> ZeroShot:
     """Return a classifier for these class names from a model of open_clip's form, also OpenAI's.
 
-    That is any ``nn.Module`` with ``encode_image``, ``encode_text``, its image tower as ``visual``, ``logit_scale`` (the
-    logarithm of the scale, as open_clip and OpenAI store it), and optionally ``logit_bias``. ``tokenizer`` maps a list of texts to token ids [N, L]. Images are what ``encode_image`` takes: prepare them with open_clip's own
+    That is any ``nn.Module`` with ``encode_image``, ``encode_text``, its image tower as ``visual``, ``logit_scale``
+    (the logarithm of the scale, as open_clip and OpenAI store it), and optionally ``logit_bias``. ``tokenizer`` maps a
+    list of texts to token ids [N, L]. Images are what ``encode_image`` takes: prepare them with open_clip's own
     ``preprocess``. The model itself is used, not a copy. It is put in evaluation mode and frozen; its parameters are
     never changed.
 
@@ -127,11 +128,10 @@ def _check_model(model: Any) -> tuple[float, float]:
     if not isinstance(model, nn.Module) or missing:
         lack = f" It has no {', '.join(missing)}." if isinstance(model, nn.Module) else ""
         raise LmrError(
-            f"Expected an nn.Module with visual, encode_image, encode_text and logit_scale, got {type(model).__name__}."
-            f"{lack} For a model of transformers use lmr.from_transformers, for any other lmr.ZeroShot(encoder, prototypes)."
+            "Expected an nn.Module with visual, encode_image, encode_text and logit_scale, got "
+            f"{type(model).__name__}.{lack} For a model of transformers use lmr.from_transformers, for any other "
+            "lmr.ZeroShot(encoder, prototypes)."
         )
-    if any(tensor.is_meta for tensor in model.parameters()):
-        raise LmrError("The model has parameters without values (on the device 'meta'); load its weights first.")
     logarithm = read_number(model.logit_scale)
     bias = 0.0 if getattr(model, "logit_bias", None) is None else read_number(model.logit_bias)
     if not abs(logarithm) <= 20:

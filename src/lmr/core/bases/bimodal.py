@@ -59,8 +59,7 @@ class BimodalMethod(GradientMethod):
                 "only prototypes; create it with backbone.classifier(names, templates=[one template]), or give "
                 "ZeroShot a text=TextSide(...)."
             )
-        if self.chunk < 1:
-            raise LmrError(f"Expected 'chunk' of {self.name} to be at least 1 prompt, got {self.chunk}.")
+        self._require_count("chunk", most=10**9)
         self.text = self.classifier.text
         if self.text.classes != self.classifier.classes:
             raise LmrError(
