@@ -13,7 +13,6 @@ from torch import Tensor
 import lmr
 import norm_reference as plain
 from lmr.methods.deyo import cover_middle, shuffle_patches
-from lmr.models.towers.image import VisionConfig, VisionTower
 from seeded_streams import check_seed
 
 SCALE = 30.0
@@ -173,9 +172,3 @@ def test_images_that_are_too_small_get_a_sentence() -> None:
     method = plain.make_method("deyo(patches=4, margin=1.0)", SCALE)
     with pytest.raises(lmr.LmrError, match="patches"):
         method.step(plain.make_problem()[2][:4])
-
-
-def test_clip_s_tower_adapts_as_many_norms_as_published() -> None:
-    tower = VisionTower(VisionConfig(resolution=8, patch=4, width=16, heads=2, features=4, hidden=16))
-    method = lmr.create("deyo", lmr.ZeroShot(tower, torch.eye(4).flip(0)))
-    assert method.trainable * 768 // 16 == 30_720

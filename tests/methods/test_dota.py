@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import feature_streams as plain
 import lmr
@@ -97,13 +97,6 @@ def test_first_answer_is_that_of_the_text_but_for_the_start_of_the_means() -> No
     plainly = plain.make_method("zeroshot", prototypes).predict(features[:1])
     difference = method.step(features[:1]).logits - plainly.logits
     torch.testing.assert_close(difference, difference[:, :1].expand_as(difference))
-
-
-class Wide(nn.Module):
-    """An encoder that is never run."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        raise AssertionError
 
 
 def test_covariance_that_cannot_be_inverted_refuses_the_step() -> None:

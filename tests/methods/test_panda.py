@@ -314,18 +314,6 @@ def test_strip_beside_the_patches_is_of_the_base() -> None:
             assert (patches != base).all()
 
 
-def test_draws_are_all_images_alike() -> None:
-    method, counts, bases = make_method(share=1), torch.zeros(5, 5), torch.zeros(5)
-    for number in range(400):
-        base, source = method._find_negatives(5, 8, 5, number)
-        bases += torch.nn.functional.one_hot(base, 5).sum(0)
-        counts.index_put_((base.repeat_interleave(8), source.flatten()), torch.ones(40), accumulate=True)
-    assert (bases / bases.mean() - 1).abs().max() < 0.15
-    assert counts.diagonal().sum() == 0
-    others = counts[~torch.eye(5, dtype=torch.bool)]
-    assert (others / others.mean() - 1).abs().max() < 0.2
-
-
 def test_draws_depend_on_the_seed_and_go_on() -> None:
     _, _, images = plain.make_problem()
     one, other = make_method(seed=1), make_method(seed=2)
@@ -347,9 +335,3 @@ def test_some_methods_are_refused(method: str) -> None:
     clip = lmr.load().classifier(["cat", "dog", "ship"])
     with pytest.raises(lmr.LmrError, match="panda cannot debias"):
         lmr.create("panda", clip, method=method)
-
-
-@pytest.mark.parametrize("argument", ["beta=-1.0", "patch=0", "share=0"])
-def test_wrong_arguments_get_a_sentence(argument: str) -> None:
-    with pytest.raises(lmr.LmrError, match=f"'{argument.split('=')[0]}' of panda"):
-        plain.make_method(f"panda({argument})")

@@ -168,10 +168,3 @@ def test_inputs_other_than_rgb_images_are_not_augmented_and_a_warning_says_so(ca
     assert [record.message for record in caplog.records] == [
         "rotta does not augment: the classifier's inputs are not RGB images of a known scale."
     ]
-
-
-def test_memory_of_images_needs_their_shape() -> None:
-    clip = plain.make_method("zeroshot", SCALE).classifier
-    clip.input_shape = None
-    with pytest.raises(lmr.LmrError, match=r"rotta keeps images.*input_shape"):
-        lmr.create("rotta", clip)
