@@ -36,20 +36,12 @@ class Saved:
         """Adapt on this batch and answer it."""
         raise NotImplementedError
 
-    def predict(self, images: Tensor, streams: StreamIds | Streams = None) -> Prediction:
-        """Answer with the present state and change nothing."""
-        raise NotImplementedError
-
     def reset(self, streams: StreamIds = None) -> None:
         """Return all streams, or the named ones, to their start."""
         raise NotImplementedError
 
     def session(self) -> AbstractContextManager[None]:
         """Keep other threads off the towers and the state while a block of code runs."""
-        raise NotImplementedError
-
-    def transaction(self, rows: Tensor) -> AbstractContextManager[None]:
-        """Give the streams ``rows`` their old state back if a block of code raises."""
         raise NotImplementedError
 
     def state_dict(self, streams: StreamIds = None) -> dict[str, Any]:

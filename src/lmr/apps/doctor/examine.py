@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lmr.apps.doctor.checks import Check, CheckKind, choose_texts, draw_images, run_checks
+from lmr.apps.doctor.checks import Check, choose_texts, draw_images, run_checks
 from lmr.apps.model_options import read_labels
 from lmr.apps.options import DEFAULT_MODEL, DoctorOptions
 from lmr.core.card import Tower
@@ -32,20 +32,14 @@ class DoctorReport:
     checks: tuple[Check, ...]
 
     @property
-    def failed(self) -> list[CheckKind]:
-        """The checks that failed."""
-        return [check.kind for check in self.checks if not check.passed]
-
-    @property
-    def ok(self) -> bool:
-        """True if no check failed."""
-        return not self.failed
+    def failed(self) -> list[str]:
+        """The titles of the checks that failed."""
+        return [check.title for check in self.checks if not check.passed]
 
     @property
     def complaint(self) -> str | None:
         """An error message that names the checks that failed; None if all passed."""
-        titles = "; ".join(kind.value for kind in self.failed)
-        return f"{len(self.failed)} of the checks failed: {titles}." if titles else None
+        return f"{len(self.failed)} of the checks failed: {'; '.join(self.failed)}." if self.failed else None
 
     def __str__(self) -> str:
         return "\n".join([format_facts(self.model), "", "SELF-CHECK", *map(str, self.checks)])
