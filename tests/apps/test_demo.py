@@ -128,15 +128,6 @@ def test_gain_is_that_of_the_means_with_an_image_drawn_in_all_of_its_streams(tmp
     assert format_gain(Difference(0.0482, -0.0012, 0.0571, 0.95, 10, 0.05)) == "+4.8 (-0.1 to +5.7)"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "key"), [({"images": 0}, "images"), ({"batch_size": 0}, "batch_sizes"), ({"severity": 6}, "severities")]
-)
-def test_what_cannot_be_run_is_refused(wrong: dict[str, int], key: str, tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match=f"whole numbers (from|of at least) 1 .*for {key}"):
-        run_demo(tmp_path / "demo", **wrong)
-    assert not (tmp_path / "demo").exists()
-
-
 @pytest.mark.parametrize(("asked", "used"), [(5000, 2000), (2000, 2000), (300, 300)])
 def test_more_images_than_there_are_means_all_of_them(
     asked: int, used: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

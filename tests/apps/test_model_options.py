@@ -12,7 +12,7 @@ from PIL import Image
 
 import checkpoint_maker as maker
 import lmr
-from lmr.apps.model_options import add_prior, choose_prompts
+from lmr.apps.model_options import add_prior
 from lmr.cli import main
 from lmr.core.placement import place_tower
 from lmr.core.spec import parse_spec
@@ -70,32 +70,6 @@ def test_state_fits_the_same_prompts_and_every_type(here: Path, tmp_path: Path) 
         predict_images(here / "photos", NAMES, **shared, prompts=here / "prompts.json", out=tmp_path / "b.jsonl")
     for number, dtype in enumerate(("bfloat16", "float32")):
         predict_images(here / "photos", NAMES, **shared, dtype=dtype, out=tmp_path / f"{number}.jsonl")
-
-
-@pytest.mark.parametrize("device", ["nonsense", "cpu:x"])
-def test_unknown_device_gets_an_error_message(here: Path, device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    model = ["--model", str(here / "model"), "--device", device]
-    assert main(["predict", str(here / "photos"), "--labels", "cat,dog", *model]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("lmr: ")
-    assert device in said
-    assert said.count("\n") == 1
-    assert main(["doctor", str(here / "model"), "--device", device]) == 2
-    assert device in capsys.readouterr().err
-
-
-def test_prompts_and_templates_exclude_each_other(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.json"
-    path.write_text('{"cat": ["a cat."]}')
-    assert choose_prompts(None, None) is None
-    assert choose_prompts(["a {}."], None) == ["a {}."]
-    assert choose_prompts(None, path) == path
-    with pytest.raises(lmr.LmrError, match="Choose between"):
-        choose_prompts(["a {}."], path)
-    for content in ('{"cat": ', "[" * 100_000):
-        path.write_text(content)
-        with pytest.raises(lmr.LmrError, match="Cannot read the prompts"):
-            choose_prompts(None, path)
 
 
 def test_prior_becomes_an_argument_of_the_method(tmp_path: Path) -> None:

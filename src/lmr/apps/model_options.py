@@ -13,7 +13,7 @@ from typing import Any
 from lmr.apps.options import AnyPath, Prompts
 from lmr.core.class_names import check_class_names
 from lmr.core.classifier import ZeroShot
-from lmr.core.errors import LmrError, MissingFile
+from lmr.core.errors import LmrError
 from lmr.core.files import read_json, read_text
 from lmr.core.functional.prior import share_names
 from lmr.core.method import Method
@@ -53,8 +53,6 @@ def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
     found = read_names(labels)
     names = list(found.values() if isinstance(found, dict) else found)
     came = f"{os.fspath(labels)!r}" if isinstance(labels, (str, os.PathLike)) else "the list"
-    if len(names) < 2:
-        raise LmrError(f"Expected at least two class names, in a file or as a,b,c; got {len(names)} in {came}.")
     counts = Counter(map(simplify_name, names))
     if repeated := [name for name, count in counts.items() if count > 1]:
         listed = ", ".join(map(repr, repeated[:5]))
@@ -71,8 +69,6 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
         return templates
     if templates is not None:
         raise LmrError("Choose between --template (text around the class names) and --prompts (a file of them).")
-    if os.path.isdir(prompts) or not os.path.exists(prompts):
-        raise MissingFile(f"There is no file of prompts {os.fspath(prompts)!r}; check the spelling.")
     content = read_json(prompts, "the prompts in")
     if isinstance(content, list):
         return content

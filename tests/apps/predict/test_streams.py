@@ -169,19 +169,6 @@ def test_unfinished_run_is_resumed_only_with_the_same_options(cams: Path) -> Non
     assert label("o", overwrite=True, batch_size=3).earlier == 0
 
 
-@posix
-def test_second_run_on_the_same_output_is_refused(cams: Path) -> None:
-    process = start("predict", *USUAL, "cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", "folder",
-                    "--out", "p", hold=4)  # fmt: skip
-    wait_for_growth(process, Path("p/cams%2Fa.jsonl"), 0)
-    try:
-        with pytest.raises(LmrError, match=r"Another run is writing to 'p'"):
-            label("p")
-    finally:
-        process.communicate()
-    assert process.returncode == 0
-
-
 # Which images belong to one stream, and how streams are shared out.
 
 

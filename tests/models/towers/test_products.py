@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.models.towers import products
@@ -82,15 +82,3 @@ def test_compiled_layer_uses_torch() -> None:
     torch.compiler.reset()
     compiled = torch.compile(multiply, backend="eager", fullgraph=True)
     assert torch.equal(compiled(x, weight, bias), F.linear(x, weight, bias))
-
-
-def test_torch_without_onednn_is_no_slow_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    products.has_slow_products.cache_clear()
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    try:
-        x, weight, bias = make_problem(3, 16)
-        assert not products.has_slow_products()
-        assert torch.equal(nn.functional.linear(x, weight, bias), multiply(x, weight, bias))
-    finally:
-        products.has_slow_products.cache_clear()
