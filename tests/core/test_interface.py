@@ -92,11 +92,3 @@ class Logits(nn.Module):
 def test_model_that_returns_logits_is_refused(scale: float) -> None:
     with pytest.raises(lmr.LmrError, match="classification"):
         lmr.ZeroShot(Logits(), scale * torch.eye(3))
-
-
-def test_model_with_batch_norm_alone_is_refused() -> None:
-    encoder = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6))
-    with pytest.raises(lmr.LmrError, match="transformer"):
-        lmr.ZeroShot(encoder, torch.randn(3, 6))
-    lmr.ZeroShot(nn.Sequential(encoder, nn.LayerNorm(6)), torch.randn(3, 6))
-    lmr.ZeroShot(nn.Linear(4, 6), torch.randn(3, 6))  # for methods that adapt no norms

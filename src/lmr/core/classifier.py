@@ -82,7 +82,7 @@ class ZeroShot:
             raise LmrError(f"Expected a list of class names, got the single string {names!r}; put it in a list.")
         if names is not None and len(names) != len(prototypes):
             raise LmrError(f"Expected one name for each of the {len(prototypes)} prototypes, got {len(names)} names.")
-        _check_encoder(encoder, prototypes)
+        _check_encoder(prototypes)
         self.encoder = encoder.eval().requires_grad_(False)
         with leave_inference_mode():
             self._prototypes = F.normalize(prototypes.detach().clone().to(widen(prototypes.dtype)), dim=-1)
@@ -326,8 +326,8 @@ def read_number(value: Any) -> float:
         return float("nan")
 
 
-def _check_encoder(encoder: nn.Module, prototypes: Tensor) -> None:
-    """Refuse an encoder that returns logits, or that adapts by other norms than LayerNorm."""
+def _check_encoder(prototypes: Tensor) -> None:
+    """Refuse an encoder that returns logits."""
     unit = F.normalize(prototypes.detach().double(), dim=-1)
     if unit.shape[0] == unit.shape[1] and torch.allclose(
         unit, torch.eye(len(unit), dtype=unit.dtype, device=unit.device)
@@ -336,14 +336,6 @@ def _check_encoder(encoder: nn.Module, prototypes: Tensor) -> None:
             "These prototypes are an identity matrix, as for a model that returns logits. ZeroShot needs an encoder "
             "that returns image features [B, D], and the text features [C, D] of the classes as prototypes: pass the "
             "image tower without its classification head, such as CLIP's visual tower with its projection."
-        )
-    kinds = {type(module) for module in encoder.modules()}
-    if any(issubclass(kind, nn.modules.batchnorm._BatchNorm) for kind in kinds) and not any(
-        issubclass(kind, nn.LayerNorm) for kind in kinds
-    ):
-        raise LmrError(
-            f"{type(encoder).__name__} has BatchNorm and no LayerNorm, so methods would have nothing to adapt. Pass "
-            "a transformer image tower, such as a ViT of CLIP or SigLIP, which has LayerNorms."
         )
 
 

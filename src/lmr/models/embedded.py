@@ -29,7 +29,6 @@ from lmr.models.towers.text import TextConfig, TextTower
 from lmr.models.words import ALIASES
 
 PHOTO = Path(__file__).with_name("assets") / "photo.safetensors"
-FORMAT = "lmr-photo"  # of a weights file, in its metadata
 BETWEEN = "|"  # between the class names in a weights file
 _REMARKS = {"clean_accuracy": "clean accuracy", "training": "training"}  # metadata of a file, and its title in facts
 

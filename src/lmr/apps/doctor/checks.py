@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,6 +15,8 @@ from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
 from lmr.core.placement import digest_tensors
 from lmr.core.spec import simplify_name
+from lmr.data.dataset import CLEAN
+from lmr.data.photographs import Photographs
 from lmr.models import Backbone
 from lmr.models.backbone import DEFAULT_TEMPLATES
 
@@ -142,14 +143,8 @@ def choose_texts(backbone: Backbone, names: Sequence[str] | None = None) -> list
     return texts
 
 
-def draw_images(count: int = IMAGES, side: int = 256, seed: int = 0) -> list[Image]:
-    """Return images to try a model on: coarse colours with fine noise, all different and the same in every run."""
+def open_photographs() -> list[Image]:
+    """Return images to try a model on: photographs that come with lmr."""
     from PIL import Image
 
-    generator = np.random.default_rng(seed)
-    images = []
-    for _ in range(count):
-        coarse = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize((side, side))
-        noise = generator.normal(0, 16, (side, side, 3))
-        images.append(Image.fromarray((np.asarray(coarse) + noise).clip(0, 255).astype(np.uint8)))
-    return images
+    return [Image.fromarray(pixels) for pixels in Photographs().read(CLEAN, 0, range(IMAGES))]

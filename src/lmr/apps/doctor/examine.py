@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lmr.apps.doctor.checks import Check, choose_texts, draw_images, run_checks
+from lmr.apps.doctor.checks import Check, choose_texts, open_photographs, run_checks
 from lmr.apps.model_options import read_labels
 from lmr.apps.options import DEFAULT_MODEL, DoctorOptions
 from lmr.core.card import Tower
@@ -54,7 +54,7 @@ def examine(model: str | Backbone = DEFAULT_MODEL, options: DoctorOptions | None
     names = None if options.labels is None else read_labels(options.labels)
     backbone = model if isinstance(model, Backbone) else options.load(model)
     texts = choose_texts(backbone, names)
-    return DoctorReport(describe_model(backbone, texts), tuple(run_checks(backbone, texts, draw_images())))
+    return DoctorReport(describe_model(backbone, texts), tuple(run_checks(backbone, texts, open_photographs())))
 
 
 def describe_model(backbone: Backbone, texts: Sequence[str]) -> dict[str, str]:

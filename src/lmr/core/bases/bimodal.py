@@ -61,11 +61,6 @@ class BimodalMethod(GradientMethod):
             )
         self._require_count("chunk", most=10**9)
         self.text = self.classifier.text
-        if self.text.classes != self.classifier.classes:
-            raise LmrError(
-                f"Expected a text side with one prompt for each of the {self.classifier.classes} classes, got "
-                f"{self.text.classes} prompts."
-            )
         super().prepare()
 
     def _find_module(self) -> nn.Module:

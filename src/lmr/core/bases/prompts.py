@@ -120,10 +120,6 @@ class PromptMethod(ViewMethod):
                 "loads itself, or give ZeroShot a text=TextSide(..., learn=...)."
             )
         prompts = text.learn(self.context, self.classifier.names)
-        if len(prompts.order) != self.classifier.classes:
-            raise LmrError(
-                f"Expected one prompt for each of the {self.classifier.classes} classes, got {len(prompts.order)}."
-            )
         self.tuner = ContextTuner(text, prompts, self.chunk, self.classifier.prototypes.dtype)
         self.optim = Optimizer("adamw", self.lr, self.weight_decay)
 
