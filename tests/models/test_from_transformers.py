@@ -294,9 +294,8 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "NaN": (
         lambda folder: change_weights(folder, lambda w: w["text_projection.weight"].fill_(np.nan)),
-        "text_projection.weight holds NaN",
+        "text_projection.weight",
     ),
-    "scale": (lambda folder: change_weights(folder, lambda w: w["logit_scale"].fill_(1e4)), "logit_scale is 10000"),
     "no processor": (remove(PROCESSOR), "Can't load image processor"),
     "other step": (lambda folder: change_json(folder / PROCESSOR, do_normalize=False), "without do_normalize"),
     "other size": (lambda folder: change_json(folder / PROCESSOR, size=64), "short side to 32 pixels, the model's"),

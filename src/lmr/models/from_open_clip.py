@@ -83,9 +83,9 @@ def from_open_clip(
 class ImageSide(nn.Module):
     """``encode_image`` of a model as a tower of its own, in which no method finds the norms of the text tower."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.visual: nn.Module = model.visual
+        self.visual = model.visual
         self._model = (model,)  # in a tuple, so that it is not a part
 
     @property
