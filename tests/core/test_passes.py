@@ -50,7 +50,6 @@ def test_passes_are_those_of_the_published_step(spec: str, clip: lmr.ZeroShot) -
     passes = count_passes(lmr.create(spec, clip))
     assert passes is not None
     assert (passes.forwards, passes.backwards) == KNOWN[spec]
-    assert (passes.text_forwards > 0) == (spec.partition("(")[0] == "clipartt")  # its captions
 
 
 @pytest.mark.parametrize("name", lmr.list_methods())

@@ -239,20 +239,6 @@ def test_unknown_name_without_a_network_gets_a_message(hub: Path) -> None:
         lmr.load("nobody/nothing")
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [("RepositoryNotFoundError", "There is no model 'me/mine' on"), ("RemoteEntryNotFoundError", "no config.json")],
-)
-def test_answer_of_the_hub_is_told(kind: str, words: str, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(url: str) -> None:
-        kind_of_error = getattr(huggingface_hub.errors, kind)
-        raise kind_of_error("404", response=SimpleNamespace(headers={}, request=None))
-
-    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refuse)
-    with pytest.raises(lmr.LmrError, match=words):
-        lmr.load("me/mine")
-
-
 # Folders that are not whole.
 
 

@@ -31,10 +31,10 @@ class MethodOptions(ModelOptions):
     method: str = "steady"
     """a method of 'lmr list', with arguments as in "lmr(lr=5e-4)"; values that are not given follow from the number of
     classes. steady adapts when its answers become less clear, lmr from the first image on"""
-    prior: AnyPath | Mapping[str, float] | None = None
+    prior: str | Mapping[str, float] | None = None
     """the class shares to expect: history, those counted before the answers became less clear; uniform, about as many
-    images of each class, for images that are bad from the first one on; shares such as car=0.8,truck=0.1, where the
-    other classes share the rest evenly; or a file of name,share lines (default: the method's own)"""
+    images of each class, for images that are bad from the first one on; or shares such as car=0.8,truck=0.1, where
+    the other classes share the rest evenly (default: the method's own)"""
     unknown: float | None = None
     """give images whose score 'known' is below X, from 0 to 1, no label and do not adapt on them; costs a forward
     pass per image (default: off, every image has a label)"""

@@ -97,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="folders, with all their sub-folders; image and video files; .csv lists of such files",
     )
     add_fields(parser, PredictOptions, "labels", labels="FILE|A,B,C", model="MODEL", method="SPEC")
-    add_fields(parser, PredictOptions, truth="FILE.csv|FOLDER", prior="WORD|SHARES|FILE", unknown="X")
+    add_fields(parser, PredictOptions, truth="FILE.csv|FOLDER", prior="WORD|SHARES", unknown="X")
     add_prompt_options(parser)
     add_fields(
         parser,

@@ -52,7 +52,6 @@ class Backbone(ABC):
     # What was loaded, for people: format, activation, preprocessing, tokenizer.
     facts: dict[str, str] = {}  # noqa: RUF012 (replaced as a whole)
     keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
-    no_folder_because: str = "its class does not define 'write_huggingface'"
     _text: nn.Module  # the text tower
 
     def __repr__(self) -> str:
@@ -114,7 +113,7 @@ class Backbone(ABC):
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
         """Write the model into a folder that transformers opens, in float32, with ``norms`` in place of its own."""
-        raise LmrError(f"The model {self.name!r} cannot be written as a Hugging Face folder: {self.no_folder_because}.")
+        raise LmrError(f"{self.name!r} cannot be written as a Hugging Face folder; CLIP and SigLIP models can.")
 
     def classifier(
         self, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES, *, cache: Cache = True

@@ -82,10 +82,6 @@ class Embedded(Backbone):
     """The model "photo" of the package, or one from a weights file that ``lab.train`` wrote."""
 
     keeps_prototypes = False
-    no_folder_because = (
-        "transformers has no tokenizer of whole words like its own, and no image tower with a convolutional stem; CLIP "
-        "and SigLIP models can be exported"
-    )
     encoder: VisionTower
 
     def __init__(self, path: Path | None = None) -> None:

@@ -136,26 +136,16 @@ def _load(source: str, device: Device, dtype: torch.dtype | None, *, local_files
 def _check_hub(name: str, missing: BaseException) -> None:
     """Ask the hub once for a file that every model has, as a download would try again and again."""
     import huggingface_hub as hub
-    from huggingface_hub import errors
 
     try:
         with quiet_loggers("huggingface_hub"):
             hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json"))
-    except (errors.RepositoryNotFoundError, errors.GatedRepoError, errors.HFValidationError) as error:
-        raise LmrError(
-            f"There is no model {name!r} on the Hugging Face hub that you can access, and no folder of that name here. "
-            "Check the name; for a private or gated model log in with `hf auth login` first."
-        ) from error
-    except errors.EntryNotFoundError as error:
-        raise LmrError(
-            f"The model {name!r} has no config.json for transformers. For one of open_clip's use lmr.from_open_clip."
-        ) from error
-    except Exception as error:  # any error of the network or its library
+    except Exception as error:  # any error of the hub, the network or their library
         reason = textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" ...")
         raise LmrError(
             f"The model {name!r} is not complete on this machine ({shorten_error(missing)}), and the Hugging Face hub "
-            f"cannot be reached ({reason}). Put the model's files into a folder and give its path, or run `hf download "
-            f"{name}` on a machine with a connection and copy its cache (~/.cache/huggingface, or HF_HOME)."
+            f"does not give it ({reason}). Check the name; for a private or gated model log in with `hf auth login`; "
+            "without a connection put the model's files into a folder and give its path."
         ) from error
 
 
