@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -158,31 +157,6 @@ def test_equal_prototypes_are_ranked_in_their_order() -> None:
 
 
 # The state grows, and is kept.
-
-
-def test_state_in_another_memory_order_is_taken_as_well() -> None:
-    prototypes, features = make_stream(10, 50)
-    one, other = make(prototypes), make(prototypes)
-    one.step(features[:30])
-    kept = one.state_dict()
-    kept["tensors"] = {
-        key: value.mT.contiguous().mT if value.ndim == 3 else value for key, value in kept["tensors"].items()
-    }
-    assert not kept["tensors"]["features"].is_contiguous()
-    other.load_state_dict(kept)
-    assert torch.equal(one.step(features[30:]).logits, other.step(features[30:]).logits)
-    assert are_equal(one.state, other.state)
-
-
-def test_features_are_seldom_moved_and_room_is_bounded() -> None:
-    prototypes, features = make_stream(10, 300)
-    method, places = make(prototypes), []
-    for image in features.split(1):
-        method.step(image)
-        kept = method.state["features"]
-        places.append(kept.data_ptr())
-        assert kept.untyped_storage().nbytes() <= max(2 * kept.shape[1], 64) * 16 * 8
-    assert sum(a != b for a, b in itertools.pairwise(places)) <= 3
 
 
 # What is out of the ordinary.

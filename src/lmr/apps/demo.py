@@ -63,15 +63,7 @@ class Comparison:
         raise LmrError(f"No method of {self.title!r} is a baseline to compare with; add one to the plan.")
 
 
-@dataclass(frozen=True)
-class Demo:
-    """The comparisons of the plan, and the accuracy of the frozen model on clean images."""
-
-    comparisons: list[Comparison]
-    clean: float
-
-
-def run_demo(out: Path, images: int | None = None, batch_size: int | None = None, severity: int | None = None) -> Demo:
+def run_demo(out: Path, images: int | None = None, batch_size: int | None = None, severity: int | None = None) -> None:
     """Run the plan in the folder ``out`` and print its tables; finished runs are not run again.
 
     What is not given is as the plan says. At most all images of the set are used.
@@ -91,19 +83,18 @@ def run_demo(out: Path, images: int | None = None, batch_size: int | None = None
     outcome = run_bench(plan, out, brief=True)
     if outcome.failures:
         raise LmrError(outcome.describe())
-    demo = gather_results(plan.parts, outcome.rows, out)
-    for comparison in demo.comparisons:
+    comparisons, clean = gather_results(plan.parts, outcome.rows, out)
+    for comparison in comparisons:
         print(f"\n{comparison.title}, accuracy in %:\n")
         print(format_comparison(comparison))
     threads = outcome.rows[0].versions["threads"]
     fair = 100 / len(dataset.classes)
-    print(f"\nOn clean images the frozen model has an accuracy of {100 * demo.clean:.1f} %.")
+    print(f"\nOn clean images the frozen model has an accuracy of {100 * clean:.1f} %.")
     print("gain: of the mean, in points, with its 95 % interval over images (one in all streams is one).")
     print(f"top class: share of the most predicted class in % (fair: {fair:.3g}); ms: per image, threads: {threads}.")
     print(f"\nRan for {outcome.seconds:.0f} s. {out / 'rows.jsonl'} has all results with their protocol;")
     print(f"'lmr report {out}' makes tables and figures of them.")
     print(f"\n{_advise_longer(count, available)}")
-    return demo
 
 
 def _limit_images(plan: Plan, available: int) -> tuple[Plan, int]:
@@ -124,8 +115,8 @@ def _advise_longer(count: int, available: int) -> str:
     return "\n".join(lines)
 
 
-def gather_results(parts: Sequence[Part], rows: Sequence[Row], folder: Path) -> Demo:
-    """Sort the rows into the parts of the plan: comparisons on corrupted streams, and one part on clean images."""
+def gather_results(parts: Sequence[Part], rows: Sequence[Row], folder: Path) -> tuple[list[Comparison], float]:
+    """Return the comparisons on corrupted streams, and the accuracy of the frozen model on clean images."""
     found = {(row.spec, row.domain): StreamResult(row, folder) for row in rows}
     comparisons, clean = [], float("nan")
     for part in parts:
@@ -136,7 +127,7 @@ def gather_results(parts: Sequence[Part], rows: Sequence[Row], folder: Path) -> 
             clean = next(iter(results.values()))[CLEAN].accuracy
         else:
             comparisons.append(Comparison(part.title, results))
-    return Demo(comparisons, clean)
+    return comparisons, clean
 
 
 def format_comparison(comparison: Comparison) -> str:

@@ -26,13 +26,7 @@ _SCALE = 10.0  # its logit scale: images are classified with confidence, and no 
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes of each image through the image tower in a step; backwards are those of samples with a gradient.
-
-    Examples:
-        >>> import lmr
-        >>> lmr.Passes(forwards=2.0).backwards
-        0.0
-    """
+    """The passes of each image through the image tower in a step; backwards are those of samples with a gradient."""
 
     forwards: float
     backwards: float = 0.0

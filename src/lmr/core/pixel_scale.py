@@ -15,13 +15,6 @@ class PixelScale:
 
     Methods see preprocessed images only. Cropping, flipping and averaging give the same before and after this scaling;
     an augmentation that reads the values themselves (AugMix) needs it undone.
-
-    Examples:
-        >>> import lmr, torch
-        >>> scale = lmr.PixelScale(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-        >>> pixels = torch.tensor([0.0, 128.0, 255.0]).view(1, 1, 3).expand(3, 1, 3)
-        >>> torch.equal(scale.to_pixels(scale.from_pixels(pixels)), pixels)
-        True
     """
 
     mean: tuple[float, ...]

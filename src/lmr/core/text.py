@@ -81,13 +81,6 @@ class TextReader:
     """A text tower and how it reads any texts, for methods that write texts of their own.
 
     ``encode`` maps N texts to their features [N, D], without gradient. A text that it cannot read is an LmrError.
-
-    Examples:
-        >>> import lmr, torch
-        >>> backbone = lmr.load("photo")
-        >>> clip = backbone.classifier(["cat", "ship"])
-        >>> clip.read_texts(["a large cat", "a small ship"]).shape
-        torch.Size([2, 128])
     """
 
     tower: nn.Module

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,9 +17,6 @@ from lmr.core.placement import digest_tensors
 from lmr.models import Backbone
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
-
-_WIDTH = 110  # columns, or those of a narrower terminal
-_NARROW = 60
 
 
 @dataclass(frozen=True)
@@ -99,9 +94,4 @@ def _describe_sizes(tower: nn.Module) -> str:
 def format_facts(facts: Mapping[str, str]) -> str:
     """Return the facts about a model, one title and its text per line."""
     wide = max(map(len, facts))
-    width = max(_NARROW, min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns))
-    lines = ["MODEL"]
-    for title, text in facts.items():
-        begin = f"  {title:<{wide}}  "
-        lines.append(textwrap.fill(text, width, initial_indent=begin, subsequent_indent=" " * len(begin)))
-    return "\n".join(lines)
+    return "\n".join(["MODEL", *(f"  {title:<{wide}}  {text}" for title, text in facts.items())])

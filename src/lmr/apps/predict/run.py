@@ -188,20 +188,11 @@ class PredictRun:
         if resume and self.progress is not None and self.progress.exists():
             return self.recover()
         if earlier is not None and earlier.exists():
-            self._check_unfinished(self.load_state(earlier, adopt=self.options.adopt))
+            self.load_state(earlier, adopt=self.options.adopt)
             if self.again:
                 self.method.rewind()
         self.begin()
         return ()
-
-    def _check_unfinished(self, notes: Mapping[str, str]) -> None:
-        """Refuse a state that an interrupted run with another output still needs for its --resume."""
-        other = notes.get("out", "")
-        if notes.get("finished") == "no" and self.name != other and os.path.exists(other):
-            raise LmrError(
-                f"The state belongs to the run that writes {other!r}, which is not finished; resume that run first, or "
-                "copy the state file and give the copy."
-            )
 
     def begin(self) -> None:
         """Save the progress, then empty the output: a run that is killed in between or later can be resumed."""

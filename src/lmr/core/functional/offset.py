@@ -61,13 +61,7 @@ def match_shares(answers: Tensor, shares: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An accuracy that labels show: the share of them that is answered right, with a 95 % interval.
-
-    Examples:
-        >>> from lmr.core.functional.offset import Estimate
-        >>> str(Estimate(10, 20))
-        '50 % (30 to 70)'
-    """
+    """An accuracy that labels show: the share of them that is answered right, with a 95 % interval."""
 
     right: int
     labels: int
