@@ -55,17 +55,9 @@ class Backbone(ABC):
     _text: nn.Module  # the text tower
 
     def __repr__(self) -> str:
-        config = getattr(self.encoder, "config", None)
-        width = getattr(config, "width", None) or getattr(config, "hidden_size", None)
-        features = getattr(config, "features", width)
-        shape = self.input_shape[1:] if len(self.input_shape) == 3 else self.input_shape
         device, dtype = self.placement
-        parts = (
-            repr(self.name),
-            f"width {width}" if width else "",
-            "x".join(map(str, shape)) + (f" -> {features} features" if features else ""),
-        )
-        return f"Backbone({', '.join(filter(None, parts))}, {device}, {str(dtype).removeprefix('torch.')})"
+        shape = "x".join(map(str, self.input_shape))
+        return f"Backbone({self.name!r}, {shape}, {device}, {str(dtype).removeprefix('torch.')})"
 
     @property
     def placement(self) -> Placement:

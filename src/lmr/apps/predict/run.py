@@ -441,14 +441,10 @@ def check_images(images: Sequence[Path], every: int) -> None:
 
 
 def check_path(option: str, path: AnyPath) -> None:
-    """Refuse a path that is not a file that can be read and replaced. Opening a pipe would wait for its other end."""
+    """Refuse a path where no file can be written."""
     name = os.fspath(path)
-    if not name:
-        raise LmrError(f"Expected the name of a file for {option}, got an empty one.")
     if os.path.isdir(path):
         raise LmrError(f"{name!r} is a folder; give {option} the name of a file.")
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise LmrError(f"{name!r} is a pipe, a socket or a device; give {option} the name of a regular file.")
     folder = os.path.dirname(name) or os.curdir
     if not os.path.isdir(folder):
         raise LmrError(f"Cannot write {name!r}: there is no folder {folder!r}; create it first.")
