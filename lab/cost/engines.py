@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from lab.cost.measure import CostRequest, CostStep, describe_protocol
 from lab.cost.model import MeasuredModel, find_measured_model
+from lab.cost.vision import build_transformers_vision
 from lmr.bench.machine import describe_machine, use_threads
 from lmr.bench.table import format_table
 from lmr.core.classifier import ZeroShot
@@ -28,7 +29,6 @@ from lmr.core.registry import create
 from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
 from lmr.models.towers.image import VisionTower
-from lmr.models.transformers_clip import build_transformers_vision
 
 OURS = "lmr float32"  # with whose answers the others are compared
 PHOTOGRAPHS = 512  # whose labels are compared

@@ -317,13 +317,8 @@ def leave_autocast(device: torch.device) -> AbstractContextManager[object]:
 
 
 def read_number(value: Any) -> float:
-    """Return a number, also from NumPy or a tensor of one (``model.logit_scale.exp()``); NaN for anything else."""
-    try:
-        if isinstance(value, Tensor):
-            return float(value.detach())
-        return float("nan") if isinstance(value, str) else float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return float("nan")
+    """Return a number, also from NumPy or a tensor of one (``model.logit_scale.exp()``)."""
+    return float(value.detach() if isinstance(value, Tensor) else value)
 
 
 def _check_encoder(prototypes: Tensor) -> None:

@@ -20,12 +20,6 @@ class PixelScale:
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        if not self.mean or len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
-            raise LmrError(
-                f"Expected a mean and a positive standard deviation for every channel, got {self.mean} and {self.std}."
-            )
-
     def to_pixels(self, images: Tensor) -> Tensor:
         """Whole numbers from 0 to 255 in the type of ``images`` [..., C, H, W]."""
         mean, std = self._spread(images)

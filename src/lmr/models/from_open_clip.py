@@ -147,10 +147,7 @@ def _read_pixels(model: Any) -> PixelScale | None:
     """Return the scaling of pixels where the image tower names it, as those of open_clip do."""
     settings = getattr(getattr(model, "visual", None), "preprocess_cfg", None)
     mean, std = (settings.get(key) for key in ("mean", "std")) if isinstance(settings, Mapping) else (None, None)
-    try:
-        return None if mean is None or std is None else PixelScale(tuple(mean), tuple(std))
-    except (TypeError, LmrError):
-        return None
+    return None if mean is None or std is None else PixelScale(tuple(mean), tuple(std))
 
 
 def _tokenize(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
