@@ -126,7 +126,10 @@ def check_image(image: object) -> None:
 def convert_to_rgb(image: Image.Image) -> Image.Image:
     """Convert to 8-bit RGB. 16 bits are scaled as in lmr.images; Pillow would clip all values above 255."""
     if image.mode.startswith(("I", "F")):
-        image = scale_to_8_bits(image)
+        try:
+            image = scale_to_8_bits(image)
+        except LmrError as error:
+            raise LmrError(f"Cannot use the image of mode {image.mode!r}: {error}.") from error
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
