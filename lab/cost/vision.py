@@ -26,7 +26,7 @@ def build_transformers_vision(image: VisionTower) -> Any:
     """
     from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
 
-    model = CLIPVisionModelWithProjection(CLIPVisionConfig(**describe_image(image.config)))
+    model: Any = CLIPVisionModelWithProjection(CLIPVisionConfig(**describe_image(image.config)))
     if not image.is_clip:
         model.vision_model.embeddings.patch_embedding = _Stem(*copy.deepcopy(image.patches).float().cpu().children())
     model.load_state_dict(rename_weights(image, "image"))

@@ -128,7 +128,7 @@ def build_transformers_clip(image: VisionTower, text: TextTower, end: int, norms
     weights = rename_weights(image, "image", norms.get(Tower.IMAGE)) | rename_weights(
         text, "text", norms.get(Tower.TEXT)
     )
-    model = CLIPModel(config)
+    model: Any = CLIPModel(config)
     model.load_state_dict(weights | {"logit_scale": model.logit_scale.detach()})
     return model.eval().requires_grad_(False)
 
