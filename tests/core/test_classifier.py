@@ -258,8 +258,11 @@ def test_equal_names_are_taken() -> None:
     assert lmr.ZeroShot(nn.Identity(), torch.randn(2, 8), names=["missile", "missile"]).names == ("missile", "missile")
 
 
-def test_paths_and_pixels_get_a_message() -> None:
-    method = lmr.create("lmr", lmr.load().classifier(["cat", "dog"]))
+def test_paths_pixels_and_repeated_names_get_a_message() -> None:
+    backbone = lmr.load()
+    with pytest.raises(lmr.LmrError, match="once; 'cat'"):
+        backbone.classifier(["cat", "dog", "cat"])
+    method = lmr.create("lmr", backbone.classifier(["cat", "dog"]))
     for paths in ("a.png", ["a.png", "b.png"]):
         with pytest.raises(TypeError, match="preprocess"):
             method.step(paths)  # type: ignore[arg-type]

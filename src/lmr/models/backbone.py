@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ __all__ = ["DEFAULT_TEMPLATES", "Backbone"]
 Norms = Mapping[Tower, Mapping[str, Tensor]]  # of the towers that adapt: parameters under their names in the tower
 
 SMALL_MODEL = 20_000_000  # parameters of an image tower; a ViT-B/16 has 86 million
+_LARGE = 100  # classes from which a name may occur twice, as in the names that CLIP has for ImageNet
 
 
 class Backbone(ABC):
@@ -121,6 +123,8 @@ class Backbone(ABC):
         """
         names = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
         prompts = write_prompts(names, templates)
+        if len(names) < _LARGE and (again := [name for name, count in Counter(names).items() if count > 1]):
+            raise LmrError(f"Name every class once; {', '.join(map(repr, again[:5]))} occurs more than once.")
         with leave_inference_mode(), leave_autocast(next(self._text.parameters()).device):
             identity = name_prototypes(self.text_digest(), prompts)
             prototypes = self._find_prototypes(identity, prompts, cache)
