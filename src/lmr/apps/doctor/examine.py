@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from lmr.core.placement import digest_tensors
 from lmr.models import Backbone
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
+
+_WIDTH = 110  # columns
 
 
 @dataclass(frozen=True)
@@ -94,4 +97,8 @@ def _describe_sizes(tower: nn.Module) -> str:
 def format_facts(facts: Mapping[str, str]) -> str:
     """Return the facts about a model, one title and its text per line."""
     wide = max(map(len, facts))
-    return "\n".join(["MODEL", *(f"  {title:<{wide}}  {text}" for title, text in facts.items())])
+    lines = ["MODEL"]
+    for title, text in facts.items():
+        begin = f"  {title:<{wide}}  "
+        lines.append(textwrap.fill(text, _WIDTH, initial_indent=begin, subsequent_indent=" " * len(begin)))
+    return "\n".join(lines)
