@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.classifier import leave_inference_mode
+from lmr.core.errors import WrongType
 from lmr.models.backbone import Backbone
 from lmr.models.preprocessing import Preprocessing
 
@@ -62,5 +63,8 @@ def wrap_module(
         >>> lmr.create("lmr", clip).step(torch.randn(4, 3, 8, 8)).labels.shape
         torch.Size([4])
     """
+    for tower in (encoder, text):
+        if not isinstance(tower, nn.Module):
+            raise WrongType(f"Expected a torch.nn.Module for each tower, got {type(tower).__name__}.")
     with leave_inference_mode():
         return ModuleBackbone(encoder, text, preprocessing, logit_scale, logit_bias)
