@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import lmr
 from lmr.apps import demo as demo_file
 from lmr.apps.demo import (
+    FIGURES,
     Comparison,
     StreamResult,
     compare_entries,
@@ -56,6 +58,11 @@ def test_demo_prints_every_entry_and_resumes(
     for part in short_plan.parts[:2]:
         for entry in part.methods:
             assert f"\n{entry.label} " in done
+    for name in (*FIGURES, "rows.jsonl"):
+        assert str(out / name) in done
+        assert (out / name).stat().st_size > 1000
+    with Image.open(out / "demo.png") as figure:
+        assert figure.size[0] > 300 * len(short_plan.parts[0].corruptions)
     rows, words = read_rows(out)
     assert words == []
     corruptions = short_plan.parts[0].corruptions
@@ -65,7 +72,7 @@ def test_demo_prints_every_entry_and_resumes(
         assert (row.images, row.batch_size, row.order["kind"]) == (4, 2, "file")
         assert (row.backbone["name"], row.dataset) == ("photo", "photo-c")
         assert row.protocol["images"] == Photographs().protocol["images"]
-    assert max(map(len, done.partition("Ran for")[0].splitlines())) <= 120
+    assert max(map(len, done.partition("Files:")[0].splitlines())) <= 120
     assert "lmr demo --images 2000 " in done
     # What is finished is not run again: a row that a killed demo did not write is all that is added.
     kept = (out / "rows.jsonl").read_bytes().splitlines(keepends=True)
@@ -95,7 +102,7 @@ def make_comparison(folder: Path, numbers: dict[str, dict[str, Sequence[int]]]) 
         spec: {domain: make_result(folder, spec, domain, right) for domain, right in by_domain.items()}
         for spec, by_domain in numbers.items()
     }
-    return Comparison("Title", results)
+    return Comparison("Title", "photo-c", 5, results)
 
 
 def test_table_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
@@ -109,6 +116,9 @@ def test_table_shows_the_numbers_of_the_rows(tmp_path: Path) -> None:
     gain = format_gain(compare_entries(comparison, "tent()", "zeroshot()"))
     assert re.split("  +", first) == ["tent()", "70.0", "30.0", "50.0", gain, "100.0", "2.00"]
     assert re.split("  +", second) == ["zeroshot()", "20.0", "40.0", "30.0", "100.0", "2.00"]
+    accuracy, share = comparison.results["tent()"]["fog"].curves
+    assert accuracy.tolist() == [1.0] * 7 + [7 / 8, 7 / 9, 0.7]
+    assert share.tolist() == [1.0] * 10
 
 
 def test_gain_is_that_of_the_means_with_an_image_drawn_in_all_of_its_streams(tmp_path: Path) -> None:
@@ -126,6 +136,21 @@ def test_gain_is_that_of_the_means_with_an_image_drawn_in_all_of_its_streams(tmp
     by_hand = measure_difference(right, other)
     assert (found.low, found.high) == (pytest.approx(by_hand.low), pytest.approx(by_hand.high))
     assert format_gain(Difference(0.0482, -0.0012, 0.0571, 0.95, 10, 0.05)) == "+4.8 (-0.1 to +5.7)"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key"), [({"images": 0}, "images"), ({"batch_size": 0}, "batch_sizes"), ({"severity": 6}, "severities")]
+)
+def test_what_cannot_be_run_is_refused(wrong: dict[str, int], key: str, tmp_path: Path) -> None:
+    with pytest.raises(lmr.LmrError, match=f"whole numbers (from|of at least) 1 .*for {key}"):
+        run_demo(tmp_path / "demo", **wrong)
+    assert not (tmp_path / "demo").exists()
+
+
+def test_file_that_could_not_be_written_is_noticed_before_the_runs(tmp_path: Path) -> None:
+    (tmp_path / "demo.png").mkdir()
+    with pytest.raises(lmr.LmrError, match="written"):
+        run_demo(tmp_path, images=10**9)
 
 
 @pytest.mark.parametrize(("asked", "used"), [(5000, 2000), (2000, 2000), (300, 300)])

@@ -54,7 +54,11 @@ def test_text_comes_from_files_and_pipes(tmp_path: Path) -> None:
         assert read_text(tmp_path / "pipe") == "cat\ndog\n"
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmr.core.files._WRITER_SECONDS", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LmrError, match="nothing came from this pipe"):
+        read_text(tmp_path / "pipe")
     with pytest.raises(LmrError, match="more than"):
         read_text("/dev/zero")
     with pytest.raises(LmrError, match="directory"):

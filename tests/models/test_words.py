@@ -1,4 +1,4 @@
-"""Everyday words: the names that the embedded model reads them as."""
+"""Everyday words: the names that the embedded model reads them as, and hints by meaning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import lmr
 from lmr.models.embedded import Embedded
-from lmr.models.words import ALIASES
+from lmr.models.words import ALIASES, RELATED
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +20,9 @@ def photo() -> Embedded:
 
 def test_every_word_means_names_of_the_model_and_is_none_itself(photo: Embedded) -> None:
     names = set(photo.tokenizer.names)
-    assert all(set(meant) <= names for meant in ALIASES.values())
-    assert not names & ALIASES.keys()
+    assert all(set(meant) <= names for meant in (*ALIASES.values(), *RELATED.values()))
+    assert not names & {*ALIASES, *RELATED}
+    assert not ALIASES.keys() & RELATED.keys()
 
 
 def test_aliases_have_the_features_of_their_names(photo: Embedded, caplog: pytest.LogCaptureFixture) -> None:
@@ -47,6 +48,28 @@ def test_two_words_for_one_name_are_refused(photo: Embedded) -> None:
             photo.classifier(names, cache=False)
 
 
-def test_near_names_are_suggested(photo: Embedded) -> None:
-    with pytest.raises(lmr.LmrError, match=r"'truk' \(did you mean 'truck'"):
-        photo.classifier(["truk", "xylophones", "dog"], cache=False)
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [
+        ("kitten", "cat"),
+        ("vehicle", "truck"),
+        ("flower", "rose"),
+        ("truk", "truck"),
+        ("food", "apple"),
+        ("forklift", "tractor"),
+        ("catepilar", "caterpillar"),
+    ],
+)
+def test_hints_are_by_meaning_before_spelling(photo: Embedded, word: str, near: str) -> None:
+    with pytest.raises(lmr.LmrError, match=rf"Near ones: .*{near}"):
+        photo.classifier([word, "dog"], cache=False)
+    with pytest.raises(lmr.LmrError, match=rf"'{word}' \(did you mean .*{near}"):
+        photo.classifier([word, "xylophones", "dog"], cache=False)
+
+
+def test_what_is_only_spelt_alike_is_no_hint(photo: Embedded) -> None:
+    for word in ("helmet", "carpet", "pillow", "seaweed", "wig", "housefly"):
+        with pytest.raises(lmr.LmrError) as caught:
+            photo.classifier([word, "dog"], cache=False)
+        assert "Near ones" not in str(caught.value)
+    photo.classifier(["kid", "lady", "dog"], cache=False)

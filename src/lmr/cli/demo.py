@@ -9,8 +9,8 @@ from pathlib import Path
 
 DESCRIPTION = """\
 Show what test-time adaptation does. The small model that comes with lmr answers streams of corrupted photographs, first
-without adaptation, then with each method. Prints tables with 95 % intervals, and writes every number with its
-protocol. It takes two to five minutes on two cores.
+without adaptation, then with each method. Prints tables with 95 % intervals, and writes figures of the running
+accuracy and every number with its protocol. It takes two to five minutes on two cores.
 
 The photographs come with lmr too: 2,000 images of the test set of CIFAR-10. 'lmr bench photo' runs more corruptions."""
 

@@ -6,8 +6,11 @@ import contextlib
 import errno
 import json
 import os
+import select
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,21 +20,18 @@ from filelock import FileLock, Timeout
 from lmr.core.errors import LmrError, MissingFile
 
 AnyPath = str | os.PathLike[str]
-MOST_TEXT = 100_000_000  # bytes of a file of names, prompts or the like; /dev/zero does not end
+MOST_TEXT = 100_000_000  # bytes of a file of names, prompts or the like
+_WRITER_SECONDS, _POLL_SECONDS = 10.0, 0.05  # to wait for the program that writes to a pipe
 
 
 def read_text(path: AnyPath, what: str = "the file") -> str:
     """Return the text of a file, or of a pipe as in ``--labels <(ls names)``. ``what`` names it in errors.
 
-    Raises MissingFile, and LmrError also if it is not text in UTF-8 or too long.
+    Raises MissingFile, and LmrError also if it does not end, as /dev/zero, or if nothing comes from the pipe for long.
     """
     failed = f"Cannot read {what} {os.fspath(path)!r}"
     try:
-        with open(path, "rb") as file:
-            content = file.read(MOST_TEXT + 1)
-        if len(content) > MOST_TEXT:
-            raise LmrError(f"{failed}: it has more than {MOST_TEXT:,} bytes.")
-        return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+        return _read_bytes(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except OSError as error:
         kind = MissingFile if isinstance(error, FileNotFoundError) else LmrError
         raise kind(f"{failed}: {error.strerror}.") from error
@@ -54,6 +54,31 @@ def explain_text_error(error: ValueError | RecursionError) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return "it has a number of too many digits" if type(error) is ValueError else str(error)
+
+
+def _read_bytes(path: AnyPath) -> bytes:
+    """Return the content of a file or a pipe. Raises OSError."""
+    content, end = bytearray(), time.monotonic() + _WRITER_SECONDS
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # otherwise a pipe waits for its writer
+    try:
+        while len(content) <= MOST_TEXT:
+            try:
+                part = os.read(descriptor, 2**20)
+            except BlockingIOError:  # a program has opened the pipe, and has written nothing more
+                select.select([descriptor], [], [], _POLL_SECONDS)
+            else:
+                if not part and (content or not stat.S_ISFIFO(os.fstat(descriptor).st_mode)):
+                    return bytes(content)
+                if part:
+                    content += part
+                    end = time.monotonic() + _WRITER_SECONDS
+                    continue
+                time.sleep(_POLL_SECONDS)
+            if time.monotonic() >= end:
+                raise OSError(errno.ETIMEDOUT, f"nothing came from this pipe for {_WRITER_SECONDS:g} seconds")
+        raise OSError(errno.EFBIG, f"it has more than {MOST_TEXT:,} bytes")
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: AnyPath, content: bytes) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
-from lmr.core.spec import list_unknown
-from lmr.models.words import ALIASES
+from lmr.core.spec import find_near
+from lmr.models.words import ALIASES, RELATED
 
 HIGHEST = 2  # as the id of the end token: "the highest id of a text", in configurations of early versions
 PAD, START, END = "<pad>", "<start>", "<end>"  # the first three words of every vocabulary of whole words
@@ -99,33 +99,38 @@ def _pad(rows: list[list[int]]) -> Tensor:
 class WordTokenizer:
     """Texts to the ids of their words. A word outside the vocabulary is an error, never dropped.
 
-    The model knows the class ``names``: the words of a text that occur in names must be one of them, and all other
-    words are those around a name. So "fish" is refused where only "aquarium fish" was learnt. Everyday words such as
-    "car" are read as the names that they mean (``ALIASES``).
+    With ``names``, the model knows just these class names: the words of a text that occur in names must be one of them,
+    and all other words are those around a name. So "fish" is refused where only "aquarium fish" was learnt. Everyday
+    words such as "car" are read as the names that they mean (``ALIASES``).
     """
 
-    def __init__(self, model: str, words: Sequence[str], names: Sequence[str]) -> None:
+    def __init__(self, model: str, words: Sequence[str], names: Sequence[str] = ()) -> None:
         self.model, self.words, self.names = model, tuple(words), tuple(names)
         self._ids = {word: number for number, word in enumerate(self.words)}
-        of_names = {word for name in names for word in name.split()}
-        self.around = tuple(word for word in self.words if not word.startswith("<") and word not in of_names)
+        self._of_names = {word for name in names for word in name.split()}
+        self.around = tuple(w for w in self.words if not w.startswith("<") and w not in self._of_names)
 
     def __call__(self, texts: Sequence[str], context: int) -> tuple[Tensor, Tensor]:
         """Return ids int64 [N, longest text] padded with 0, and the position [N] of each end token.
 
         The set is cut to its longest text: the text tower is causal, so tokens after the end cannot change a feature.
         """
-        texts = [self.expand(text)[0] for text in check_texts(texts)]
-        if unknown := [name or text for text in texts if (name := self._find_name(text)) not in self.names]:
-            raise LmrError(
-                f"The {self.model} model does not know {list_unknown(list(dict.fromkeys(unknown)), self.names)}. It "
-                f"knows {len(self.names)} class names and {len(self.around)} words around them; 'lmr doctor "
-                f"{self.model}' lists both. For other words load a CLIP model, such as openai/clip-vit-base-patch16."
-            )
+        texts = [self.expand(text)[0] for text in texts]
+        if unknown := dict(filter(None, map(self._find_unknown, texts))):
+            (name, problem), *others = unknown.items()
+            if others:
+                listed = ", ".join(map(self._name_near, unknown))
+                raise LmrError(f"The {self.model} model does not know {listed}.{self._describe()}")
+            raise LmrError(f"The {self.model} model {problem}.{self._describe(name)}")
         rows = [[self._ids[word] for word in (START, *split_words(text), END)] for text in texts]
+        if not rows:
+            raise LmrError("Expected at least one text to encode, got an empty list.")
         longest = max(map(len, rows))
         if longest > context:
-            raise LmrError(f"A text has {longest - 2} words; the {self.model} model reads at most {context - 2}.")
+            text = next(t for t, row in zip(texts, rows, strict=True) if len(row) == longest)
+            raise LmrError(
+                f"The text {text!r} has {longest - 2} words; the {self.model} model reads at most {context - 2}."
+            )
         return _pad(rows), torch.tensor([len(row) - 1 for row in rows])
 
     def find_alias(self, name: str) -> tuple[str, ...]:
@@ -141,9 +146,41 @@ class WordTokenizer:
                 return [re.sub(rf"\b{word}\b", name, text.lower()) for name in meant]
         return [text]
 
-    def _find_name(self, text: str) -> str:
-        """Return the words of a text that are not those around a name."""
-        return " ".join(word for word in split_words(text) if word not in self.around)
+    def _find_unknown(self, text: str) -> tuple[str, str] | None:
+        """Return the name or word of a text that is not known, and what is wrong with it; None for a known text."""
+        words = split_words(text)
+        if lacking := [word for word in words if word not in self._ids]:
+            name = " ".join(word for word in words if word not in self.around) if self.names else lacking[0]
+            return name, f"does not know the word {lacking[0]!r} in {text!r}"
+        name = " ".join(word for word in words if word in self._of_names)
+        if self.names and name not in self.names:
+            lack = f"knows no class {name!r}, as in {text!r}" if name else f"needs a class name in {text!r}"
+            return name or text, lack
+        return None
+
+    def _name_near(self, word: str) -> str:
+        near = self.find_near(word, 3)
+        return f"{word!r} (did you mean {' or '.join(map(repr, near))}?)" if near else repr(word)
+
+    def _describe(self, word: str = "") -> str:
+        """Return the end of a message about what is unknown: names or words near a word, and the known ones."""
+        if not self.names:
+            near = find_near(word, [w for w in self.around if len(w) > 2], 1) if word else []
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            return f"{hint} Its vocabulary: {', '.join(self.around)}."
+        near = self.find_near(word) if word else []
+        hint = f" Near ones: {', '.join(near)}." if near else ""
+        return (
+            f"{hint} It knows {len(self.names)} class names and {len(self.around)} words around them; 'lmr doctor "
+            f"{self.model}' lists both. For other words load a CLIP model, such as openai/clip-vit-base-patch16."
+        )
+
+    def find_near(self, words: str, count: int = 6) -> list[str]:
+        """List names near in meaning; else those that share a word, differ in number or may be meant by a slip."""
+        if meant := [name for name in (*ALIASES.get(words, ()), *RELATED.get(words, ())) if name in self.names]:
+            return meant[:count]
+        sharing = [name for name in self.names if set(name.split()) & set(words.split())]
+        return list(dict.fromkeys([*sharing, *find_near(words, self.names, count)]))[:count]
 
 
 def split_words(text: str) -> list[str]:

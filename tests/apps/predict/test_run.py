@@ -290,6 +290,32 @@ def test_tomorrow_goes_on_where_today_ended(here: Path) -> None:
     assert (here / "alone.jsonl").read_bytes() != (here / "tuesday.jsonl").read_bytes()
 
 
+def test_state_of_an_unfinished_run_is_not_taken_away_from_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "mon", range(6))
+    draw_pictures(here / "tue", range(6, 10))
+    monday = ["mon", "--labels", TEXT, "--batch-size", "2", "--state", "cam.state", "--out", "mon.jsonl"]
+    tuesday = ["tue", "--labels", TEXT, "--batch-size", "2", "--state", "cam.state", "--out", "tue.jsonl"]
+    with crash_at(lmr.Method, "step", 2, "before", KeyboardInterrupt):
+        assert run_here(capsys, *monday)[0] == 130
+    before = photograph(here)
+    code, _, said = run_here(capsys, *tuesday)
+    assert code == 2
+    assert "not finished; resume that run first" in said
+    assert photograph(here) == before
+    assert run_here(capsys, *monday, "--resume")[0] == 0
+    assert run_here(capsys, *tuesday)[0] == 0
+    assert len((here / "mon.jsonl").read_text().splitlines()) == 6
+    assert len((here / "tue.jsonl").read_text().splitlines()) == 4
+
+
+@pytest.mark.parametrize("words", [[""], ["a", "--state", ""], ["a", "--out", ""]])
+def test_empty_names_get_a_sentence(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw_pictures(here / "a", range(2))
+    code, out, said = run_here(capsys, *words, "--labels", TEXT)
+    assert (code, out) == (2, "")
+    assert "empty" in said
+
+
 # The values for the number of classes.
 
 

@@ -12,6 +12,7 @@ from lmr.bench.running.metrics import (
     judge_classes,
     macro_recall,
     running_accuracy,
+    running_top_share,
     share_below,
     share_of_classes,
     thin_curve,
@@ -25,12 +26,14 @@ from lmr.bench.running.metrics import (
 def test_running_measures_equal_counting_from_the_start(seed: int) -> None:
     random = np.random.default_rng(seed)
     predicted, true = random.integers(0, 4, 60), random.integers(0, 4, 60)
-    right = running_accuracy(predicted, true)
+    right, share = running_accuracy(predicted, true), running_top_share(predicted, 4)
     for n in range(1, 61):
         correct = sum(int(p == t) for p, t in zip(predicted[:n], true[:n], strict=True))
+        most = max(list(predicted[:n]).count(label) for label in range(4))
         assert right[n - 1] == pytest.approx(correct / n)
+        assert share[n - 1] == pytest.approx(most / n)
     assert accuracy(predicted, true) == pytest.approx(right[-1])
-    assert top_share(predicted) == pytest.approx(max(list(predicted).count(label) for label in range(4)) / 60)
+    assert top_share(predicted) == pytest.approx(share[-1])
 
 
 def reference_error(confidence: np.ndarray, right: np.ndarray, bins: int) -> float:

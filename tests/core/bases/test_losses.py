@@ -62,6 +62,13 @@ def test_losses_of_another_form_are_refused() -> None:
     refuse("apart", {"batch_loss": lambda self, logits: entropy(logits)}, "define 'loss'")
 
 
+def test_loss_that_compares_samples_is_refused() -> None:
+    def loss(self: Any, logits: Tensor) -> Tensor:
+        return entropy(logits) - entropy(logits.softmax(1).mean(0, keepdim=True).log())
+
+    refuse("compares", {"loss": loss}, "define 'batch_loss' for a loss that compares samples")
+
+
 def imbalance(logits: Tensor) -> Tensor:
     """The loss of a batch: how much more certain its answers are together than one by one."""
     return entropy(logits).mean() - entropy(logits.softmax(1).mean(0, keepdim=True).log())[0]
@@ -74,9 +81,49 @@ def step_with_loss(name: str, loss: Any, images: Tensor) -> lmr.Method:
     return method
 
 
-def test_loss_sees_one_sample() -> None:
-    """A term that compares samples is that of each sample alone."""
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda self, logits: entropy(logits).mean().expand(len(logits)),
+        lambda self, logits: entropy(logits) + imbalance(logits),
+        lambda self, logits: entropy(logits) + 1e-3 * imbalance(logits),
+        lambda self, logits: 1e-3 * imbalance(logits).expand(len(logits)),
+        lambda self, logits: entropy(logits) / len(logits),
+    ],
+)
+def test_term_of_the_batch_is_refused_on_frames_that_hardly_differ(loss: Any) -> None:
+    frames = small_world.make_images(0)[:1].repeat(8, 1, 1)
+    frames = frames + 1e-4 * torch.randn(frames.shape, dtype=frames.dtype, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(lmr.LmrError, match="define 'batch_loss' for a loss that compares samples"):
+        step_with_loss("hidden", loss, frames)
+
+
+def test_term_of_large_batches_is_refused_there() -> None:
+    def loss(self: Any, logits: Tensor) -> Tensor:
+        return entropy(logits) + (imbalance(logits) if len(logits) > 16 else 0)
+
+    images = torch.cat([small_world.make_images(number) for number in range(8)])
+    method = step_with_loss("large", loss, images[:8])
+    with pytest.raises(lmr.LmrError, match="define 'batch_loss' for a loss that compares samples"):
+        method.step(images[:20])
+
+
+def test_loss_sees_one_sample_whatever_the_values() -> None:
+    """A term that only these images have is not found on random logits, and is that of each sample alone."""
     images = small_world.make_images(0)
-    method = step_with_loss("hidden", lambda self, logits: entropy(logits) + imbalance(logits), images)
+    mark = small_world.make_classifier()(images)[0, 0].item()
+
+    def loss(self: Any, logits: Tensor) -> Tensor:
+        marked = ((logits[:, 0] - mark).abs() < 1e-6).any()
+        return entropy(logits) + torch.where(marked, imbalance(logits), 0)
+
+    method = step_with_loss("marked", loss, images)
     plain = step_with_loss("plain", lambda self, logits: entropy(logits), images)
     assert torch.equal(method.state["norms"], plain.state["norms"])
+
+
+def test_loss_that_branches_on_values_is_refused() -> None:
+    def loss(self: Any, logits: Tensor) -> Tensor:
+        return entropy(logits) if logits.amax() > 0 else -entropy(logits)
+
+    refuse("branches", {"loss": loss}, "torch.where in place of 'if'")

@@ -188,11 +188,20 @@ class PredictRun:
         if resume and self.progress is not None and self.progress.exists():
             return self.recover()
         if earlier is not None and earlier.exists():
-            self.load_state(earlier, adopt=self.options.adopt)
+            self._check_unfinished(self.load_state(earlier, adopt=self.options.adopt))
             if self.again:
                 self.method.rewind()
         self.begin()
         return ()
+
+    def _check_unfinished(self, notes: Mapping[str, str]) -> None:
+        """Refuse a state that an interrupted run with another output still needs for its --resume."""
+        other = notes.get("out", "")
+        if notes.get("finished") == "no" and self.name != other and os.path.exists(other):
+            raise LmrError(
+                f"The state belongs to the run that writes {other!r}, which is not finished; resume that run first, or "
+                "copy the state file and give the copy."
+            )
 
     def begin(self) -> None:
         """Save the progress, then empty the output: a run that is killed in between or later can be resumed."""
@@ -441,10 +450,14 @@ def check_images(images: Sequence[Path], every: int) -> None:
 
 
 def check_path(option: str, path: AnyPath) -> None:
-    """Refuse a path where no file can be written."""
+    """Refuse a path that is not a file that can be read and replaced. Opening a pipe would wait for its other end."""
     name = os.fspath(path)
+    if not name:
+        raise LmrError(f"Expected the name of a file for {option}, got an empty one.")
     if os.path.isdir(path):
         raise LmrError(f"{name!r} is a folder; give {option} the name of a file.")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise LmrError(f"{name!r} is a pipe, a socket or a device; give {option} the name of a regular file.")
     folder = os.path.dirname(name) or os.curdir
     if not os.path.isdir(folder):
         raise LmrError(f"Cannot write {name!r}: there is no folder {folder!r}; create it first.")

@@ -49,6 +49,16 @@ def running_accuracy(predicted: Labels, true: Labels) -> Floats:
     return np.cumsum(predicted == true) / np.arange(1, len(true) + 1)
 
 
+def running_top_share(predicted: Labels, classes: int) -> Floats:
+    """Return the share of the most predicted class among the first n answers, for every n: [N]."""
+    counts = np.zeros(classes, np.int64)
+    top = np.empty(len(predicted), np.int64)
+    for n, label in enumerate(predicted):
+        counts[label] += 1
+        top[n] = max(top[n - 1] if n else 0, counts[label])
+    return top / np.arange(1, len(predicted) + 1)
+
+
 def calibration_error(confidence: Floats, right: NDArray[np.bool_], bins: int = BINS) -> float:
     """Return the expected calibration error: |confidence - accuracy| in bins of equal width, weighted by their size.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
@@ -131,12 +132,13 @@ class GradientMethod(NormMethod):
         self._require_not_negative("lr", "weight_decay")
         super().prepare()
         self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
+        self._checked_sizes: set[int] = set()  # of parts of a batch for which 'loss' is one of single samples
 
     def loss(self, logits: Tensor) -> Tensor:
         """Return the loss [n] of each sample from its own logits [n, C].
 
         It is called on one sample at a time, n = 1, under ``torch.func.vmap``: a sample's loss cannot depend on others.
-        Use torch.where in place of "if", and ``batch_loss`` for a loss that compares samples.
+        A loss that would depend on them is refused at the first batch of each size.
         """
         raise NotImplementedError
 
@@ -179,6 +181,9 @@ class GradientMethod(NormMethod):
 
     def _compute_losses(self, logits: Tensor) -> Tensor:
         """Return the loss [n] of each sample, computed as if it was alone, so that no loss can see other samples."""
+        if len(logits) not in self._checked_sizes:
+            self._check_loss(logits)
+            self._checked_sizes.add(len(logits))
         return vmap(self._compute_loss)(logits)
 
     def _compute_loss(self, logits: Tensor) -> Tensor:
@@ -190,3 +195,25 @@ class GradientMethod(NormMethod):
                 "n = 1; define 'batch_loss' for a loss that is one number."
             )
         return losses[0]
+
+    def _check_loss(self, logits: Tensor) -> None:
+        """Refuse a loss that gives random logits of this shape [n, C] other losses together than one by one."""
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(logits.shape, generator=generator) * torch.linspace(1, 10, len(logits)).unsqueeze(1)
+        with torch.no_grad():
+            drawn = drawn.to(logits)
+            try:
+                alone = vmap(self._compute_loss)(drawn)
+            except RuntimeError as error:
+                raise LmrError(
+                    f"The 'loss' of {self.name} cannot run on each sample alone; compute with tensors only, such as "
+                    f"torch.where in place of 'if', or define 'batch_loss'. ({error})"
+                ) from error
+            together = self.loss(drawn)
+        limit = 100 * torch.finfo(drawn.dtype).eps
+        if together.shape != alone.shape or not torch.allclose(together, alone, limit, limit, equal_nan=True):
+            raise LmrError(
+                f"The 'loss' of {self.name} gives a sample another loss when other samples are left out. As it may "
+                "get samples of several streams, or a part of a batch, define 'batch_loss' for a loss that compares "
+                "samples."
+            )
