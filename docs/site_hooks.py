@@ -11,7 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from lmr.cli.parser import COMMANDS, build_command, build_parser
+from lmr.cli.parser import COMMANDS, DESCRIPTION, EXAMPLES, build_command
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
@@ -60,9 +60,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def describe_commands() -> str:
     """Return the page of ``lmr --help``."""
     rows = [f"| [`lmr {name}`]({name}.md) | {escape(command.help)} |" for name, command in COMMANDS.items()]
-    parser = build_parser()
     table = "\n".join(["| command | what it does |", "|---|---|", *rows])
-    return f"# Command line\n\n{escape(parser.description or '')}\n\n{table}\n\n{fence(parser.epilog or '')}\n"
+    return f"# Command line\n\n{escape(DESCRIPTION)}\n\n{table}\n\n{fence(EXAMPLES)}\n"
 
 
 def describe_command(parser: argparse.ArgumentParser) -> str:

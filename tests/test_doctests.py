@@ -1,4 +1,4 @@
-"""Every public name has an example in its docstring, and the examples run."""
+"""The examples in the docstrings of public names run."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def test_example_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     test = find_examples(name, folder=folder, url=url)
-    assert test.examples, f"lmr.{name} has no example in its docstring"
-    assert "\nExamples:\n" in test.docstring, "the section is called Examples:, so that the reference shows it"
+    assert ">>>" not in test.docstring.partition("\nExamples:\n")[0], "the reference shows the section Examples:"
     told: list[str] = []
     doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=told.append)
     assert not told, "".join(told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import warnings
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -12,23 +13,22 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lab.cost.measure import CostRequest, CostStep, describe_protocol
 from lab.cost.model import MeasuredModel, find_measured_model
+from lab.cost.vision import build_transformers_vision
 from lmr.bench.machine import describe_machine, use_threads
 from lmr.bench.table import format_table
 from lmr.core.classifier import ZeroShot
+from lmr.core.log import quiet_loggers
 from lmr.core.placement import place_tower
-from lmr.core.prediction import AdaptedParameters
 from lmr.core.progress import show_progress
 from lmr.core.registry import create
 from lmr.data.dataset import CLEAN
 from lmr.data.photographs import Photographs
-from lmr.models.onnx_file import IMAGES, build_onnx
 from lmr.models.towers.image import VisionTower
-from lmr.models.transformers_clip import build_transformers_vision
 
 OURS = "lmr float32"  # with whose answers the others are compared
 PHOTOGRAPHS = 512  # whose labels are compared
@@ -151,9 +151,28 @@ def _encode(clip: ZeroShot, encode: Engine, images: Tensor) -> Tensor:
 def _write_onnx(model: MeasuredModel, clip: ZeroShot, folder: Path) -> dict[str, Path]:
     """Write the classifier as ONNX, in float32 and with linear layers in int8; return both files by their type."""
     files = {name: folder / f"{name}.onnx" for name in ("float32", "int8")}
-    files["float32"].write_bytes(build_onnx(clip, AdaptedParameters(clip.prototypes), model.input_shape, {}))
+    example, axes = torch.zeros(2, *model.input_shape), {"images": {0: torch.export.Dim("batch")}}
+    with quiet_loggers("torch.onnx", "onnxscript", "onnx_ir"), warnings.catch_warnings(), torch.enable_grad():
+        warnings.simplefilter("ignore")  # they are about torch's own code
+        torch.onnx.export(
+            _Classify(clip).eval(), (example,), files["float32"], dynamo=True, input_names=["images"],
+            dynamic_shapes=axes, external_data=False, verbose=False,
+        )  # fmt: skip
     import_module("onnxruntime.quantization").quantize_dynamic(files["float32"], files["int8"])
     return files
+
+
+class _Classify(nn.Module):
+    """A classifier as a module of plain operations."""
+
+    def __init__(self, clip: ZeroShot) -> None:
+        super().__init__()
+        self.encoder, self.bias = copy.deepcopy(clip.encoder).requires_grad_(), clip.logit_bias
+        self.register_buffer("prototypes", clip.logit_scale * clip.prototypes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[B, ...] to [B, C]."""
+        return F.normalize(self.encoder(images), dim=-1) @ self.get_buffer("prototypes").T + self.bias
 
 
 def _start_onnxruntime(file: Path, threads: int) -> Engine:
@@ -161,7 +180,7 @@ def _start_onnxruntime(file: Path, threads: int) -> Engine:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    return lambda images: torch.from_numpy(session.run(None, {IMAGES: images.numpy()})[0])
+    return lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
 
 
 def _start_openvino(file: Path, hint: str, threads: int) -> Engine:

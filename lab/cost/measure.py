@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lab.cost.model import MeasuredModel, ModelSource, find_measured_model
 from lab.cost.plain import PlainLoop, list_plain_loops
+from lab.cost.vision import build_transformers_vision
 from lmr.bench.machine import call_fresh, count_cores, describe_machine, measure_peak, use_threads
 from lmr.bench.table import format_table
 from lmr.core.card import Tower
@@ -21,7 +22,6 @@ from lmr.core.errors import LmrError
 from lmr.core.progress import show_progress
 from lmr.core.registry import create, expand_methods, find_addressed, split_address
 from lmr.models.towers.image import VisionTower
-from lmr.models.transformers_clip import build_transformers_vision
 
 FORWARD, TRANSFORMERS, PLAIN = "forward", "transformers forward", "plain "
 METHODS = ("zeroshot", "lmr", "tent", "batclip")

@@ -35,7 +35,7 @@ from lmr.data.catalogue import open_dataset
 from lmr.data.dataset import CLEAN, find_root
 from lmr.data.names import read_list
 from lmr.models.embedded import BETWEEN, EmbeddedConfig, EmbeddedTowers
-from lmr.models.towers.stem import ConvStem, StemTower
+from lmr.models.towers.stem import ConvStem
 
 _EVERY = 100  # steps between checkpoints
 _UNREADABLE = (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError, pickle.UnpicklingError)
@@ -185,8 +185,8 @@ class PhotoTraining:
 
 
 def _find_stem(model: EmbeddedTowers) -> ConvStem:
-    assert isinstance(model.image, StemTower)
-    return model.image.stem
+    assert isinstance(model.image.patches, ConvStem)
+    return model.image.patches
 
 
 @torch.no_grad()

@@ -20,7 +20,6 @@ from lmr.apps.label import (
     LabelSession,
     describe_labels,
     label_folder,
-    label_in_terminal,
     make_label_app,
 )
 from lmr.apps.method_options import LabelOptions
@@ -141,43 +140,30 @@ def test_page_is_for_this_machine(client: TestClient) -> None:
     assert client.get("/image/99").status_code == 404
 
 
-def test_terminal(folder: Path) -> None:
-    (folder / "2.png").rename(folder / "2\x1b[2J.png")
-    session = start(folder)
-    order = session.find_next(6)
-    said = iter(["dog", "p", "x", "?", "-", "<", "c"])
-
-    def ask(question: str) -> str:
-        assert question.isprintable()
-        try:
-            return next(said)
-        except StopIteration:
-            raise EOFError from None
-
-    label_in_terminal(session, None, ask)
-    assert session.labels == {order[0]: "dog", order[1]: "pickup truck", order[3]: "cat"}
+def interrupt(_: uvicorn.Server, sockets: list[socket.socket]) -> None:
+    sockets[0].close()
+    raise KeyboardInterrupt
 
 
-def test_terminal_ends_with_the_estimate_and_a_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Labels that are given before the model is loaded get their estimate, too."""
-    said = iter(["cat"] * 5)
-    asked = threading.Event()
+def test_it_ends_with_the_estimate_and_a_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels that were given before the model is loaded get their estimate, too."""
+    closed = threading.Event()
 
-    def ask(_: str) -> str:
-        try:
-            return next(said)
-        except StopIteration:
-            asked.set()
-            raise EOFError from None
+    def close(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        closed.set()
+        interrupt(server, sockets)
 
     def load(*_: Any) -> tuple[Any, Any]:
-        assert asked.wait(60)
+        assert closed.wait(60)
         return Classifier(), lambda _: torch.zeros(1)
 
     monkeypatch.setattr("lmr.apps.label._load", load)
-    monkeypatch.setattr(label_in_terminal, "__defaults__", (ask,))
+    monkeypatch.setattr(uvicorn.Server, "run", close)
     out = folder.parent / "my labels.csv"
-    line = label_folder(folder, LabelOptions(labels=NAMES, out=out, terminal=True))
+    session = LabelSession(folder, NAMES, out)
+    for place in session.find_next(5):
+        session.label(place, "cat")
+    line = label_folder(folder, LabelOptions(labels=NAMES, out=out, port=0))
     assert "5 labelled: frozen 100 %" in line
     assert ".." not in line.replace(str(folder.parent), "")
     options = parse(shlex.split(line.partition("Next: lmr ")[2]))
@@ -222,16 +208,12 @@ def test_secret_address(folder: Path) -> None:
 
 
 def test_an_interrupt_is_the_usual_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(_: uvicorn.Server, sockets: list[socket.socket]) -> None:
-        sockets[0].close()
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(uvicorn.Server, "run", interrupt)
     options = LabelOptions(labels=NAMES, out=folder.parent / "labels.csv", estimate=False, port=0)
     assert "0 labels" in label_folder(folder, options)
 
 
 def test_folder_without_images_is_refused(tmp_path: Path) -> None:
-    options = LabelOptions(labels="cat,dog", out=tmp_path / "labels.csv", terminal=True, estimate=False)
+    options = LabelOptions(labels="cat,dog", out=tmp_path / "labels.csv", estimate=False)
     with pytest.raises(LmrError, match="no image"):
         label_folder(tmp_path, options)

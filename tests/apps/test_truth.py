@@ -73,12 +73,6 @@ def test_other_files_are_refused(images: list[Path], text: str, words: str) -> N
         read(images, text)
 
 
-@pytest.mark.parametrize("name", ["/dev/zero", "missing.csv", "."])
-def test_what_is_not_a_file_is_refused(images: list[Path], name: str) -> None:
-    with pytest.raises(LmrError, match=name):
-        read_truth(name, images, NAMES)
-
-
 def test_written_labels_are_read_again(images: list[Path], tmp_path: Path) -> None:
     file = tmp_path / "labels.csv"
     link = tmp_path / "link.csv"
@@ -90,12 +84,6 @@ def test_written_labels_are_read_again(images: list[Path], tmp_path: Path) -> No
     truth = read_truth(file, images, NAMES)
     assert truth.classes == {0: 0, 1: 2}
     assert len(truth.missing) == 1
-
-
-def test_text_that_is_not_utf8_is_refused(images: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "labels.csv").write_bytes(b"a.jpg,caf\xe9\n")
-    with pytest.raises(LmrError, match="UTF-8"):
-        read_truth(tmp_path / "labels.csv", images, NAMES)
 
 
 def test_sub_folders_are_labels(tmp_path: Path) -> None:

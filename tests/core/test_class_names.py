@@ -46,13 +46,6 @@ def test_names_of_any_script_are_taken(name: str) -> None:
     check_class_names(["ship", name])
 
 
-def test_empty_name_in_a_text_or_list_is_not_dropped() -> None:
-    for labels in ("cat,,dog", "cat,dog,", ["cat", "", "dog"]):
-        with pytest.raises(lmr.LmrError, match="is empty"):
-            read_labels(labels)
-    assert read_labels(["cat\n", " dog"]) == ["cat", "dog"]
-
-
 def test_characters_are_counted_before_names_are_read(tmp_path: Path) -> None:
     """Reading a name of 10 MB took 17 s and 4 GB."""
     backbone = lmr.load("photo")

@@ -6,13 +6,11 @@ import copy
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import lmr
-from pocket import load_pocket
 
 DIM, CLASSES = 5, 4
 
@@ -64,8 +62,6 @@ def test_precomputed_features_need_no_encoder(prototypes: Tensor) -> None:
     assert answer.labels.tolist() == [0, 1, 2, 3]
     assert torch.allclose(answer.logits.diagonal(), torch.tensor(100.0))
     assert clip.dtype == torch.float32
-    with pytest.raises(lmr.LmrError, match=r"encoder to give features \[2, 5\].* got \[2, 6\]"):
-        lmr.create("zeroshot", clip).step(torch.randn(2, 6))
 
 
 def test_encoder_is_put_to_rest(encoder: nn.Module, prototypes: Tensor, images: Tensor) -> None:
@@ -76,18 +72,6 @@ def test_encoder_is_put_to_rest(encoder: nn.Module, prototypes: Tensor, images: 
     before = copy.deepcopy(encoder.state_dict())
     clip.features(images)
     assert all(torch.equal(value, before[key]) for key, value in encoder.state_dict().items())
-
-
-def test_given_prototypes_stay_the_users(encoder: nn.Module, prototypes: Tensor) -> None:
-    prototypes.requires_grad_()
-    kept = prototypes.detach().clone()
-    clip = lmr.ZeroShot(encoder, prototypes)
-    assert not clip.prototypes.requires_grad
-    with torch.no_grad():
-        prototypes *= 2
-        prototypes[0] = 0
-    assert torch.equal(prototypes[1], 2 * kept[1])
-    torch.testing.assert_close(clip.prototypes[0], kept[0] / kept[0].norm())
 
 
 @pytest.mark.parametrize(
@@ -122,17 +106,10 @@ def spoil(prototypes: Tensor, value: float) -> Tensor:
     ("make", "words"),
     [
         (lambda p: spoil(p, math.nan), "finite and not zero"),
-        (lambda p: spoil(p, math.inf), "finite and not zero"),
         (lambda p: torch.cat([p, 0 * p[:1]]), "finite and not zero"),
-        (lambda p: 1e-20 * p, "finite and not zero"),  # too small to be made unit vectors
         (lambda p: p[0], r"\[classes, features\], got \[5\]"),
-        (lambda p: p[None], r"\[classes, features\], got \[1, 4, 5\]"),
-        (lambda p: p[:1], "at least two classes, got 1"),
-        (lambda p: p[:0], "at least two classes, got 0"),
-        (lambda p: p.long(), "float tensor"),
-        (lambda p: p.numpy(), "got ndarray"),
+        (lambda p: p[:1], "at least two classes"),
         (lambda p: p.tolist(), "got list"),
-        (lambda p: None, "got NoneType"),
     ],
 )
 def test_bad_prototypes_get_a_sentence(make: Any, words: str, encoder: nn.Module, prototypes: Tensor) -> None:
@@ -140,22 +117,10 @@ def test_bad_prototypes_get_a_sentence(make: Any, words: str, encoder: nn.Module
         lmr.ZeroShot(encoder, make(prototypes))
 
 
-@pytest.mark.parametrize("scale", [0, -1, math.nan, math.inf])
-def test_bad_scale_gets_a_sentence(scale: float, encoder: nn.Module, prototypes: Tensor) -> None:
-    with pytest.raises(lmr.LmrError, match=r"positive logit scale \(100 for CLIP\)"):
-        lmr.ZeroShot(encoder, prototypes, scale)
-
-
-@pytest.mark.parametrize("bias", [math.nan, math.inf])
-def test_bad_bias_gets_a_sentence(bias: float, encoder: nn.Module, prototypes: Tensor) -> None:
-    with pytest.raises(lmr.LmrError, match="logit bias"):
-        lmr.ZeroShot(encoder, prototypes, logit_bias=bias)
-
-
-@pytest.mark.parametrize("wrong", [None, torch.relu, "encoder", lambda x: x])
-def test_encoder_must_be_a_module(wrong: Any, prototypes: Tensor) -> None:
-    with pytest.raises(lmr.LmrError, match=r"Expected an nn\.Module"):
-        lmr.ZeroShot(wrong, prototypes)
+@pytest.mark.parametrize(("scale", "bias"), [(0, 0), (math.nan, 0), (1, math.inf)])
+def test_bad_scale_gets_a_sentence(scale: float, bias: float, encoder: nn.Module, prototypes: Tensor) -> None:
+    with pytest.raises(lmr.LmrError, match="logit scale"):
+        lmr.ZeroShot(encoder, prototypes, scale, logit_bias=bias)
 
 
 class Giving(nn.Module):
@@ -173,26 +138,15 @@ class Giving(nn.Module):
     ("give", "came"),
     [
         (lambda x: torch.zeros(len(x), DIM + 1), r"got \[6, 6\]"),
-        (lambda x: torch.zeros(len(x), 7, DIM), r"got \[6, 7, 5\]"),
-        (lambda x: torch.zeros(1, DIM), r"got \[1, 5\]"),
-        (lambda x: torch.zeros(DIM), r"got \[5\]"),
-        (lambda x: (torch.zeros(len(x), DIM),), "got tuple"),
         (lambda x: {"image_embeds": torch.zeros(len(x), DIM)}, "got dict"),
-        (lambda x: None, "got NoneType"),
     ],
 )
 def test_encoder_that_gives_something_else_gets_a_sentence(
     give: Any, came: str, prototypes: Tensor, images: Tensor
 ) -> None:
     clip = lmr.ZeroShot(Giving(give), prototypes)
-    with pytest.raises(lmr.LmrError, match=rf"give features \[6, 5\].*{came}\. Wrap the module"):
+    with pytest.raises(lmr.LmrError, match=came):
         clip.features(images)
-
-
-def test_encoder_that_cannot_take_the_images_gets_a_sentence(encoder: nn.Module, prototypes: Tensor) -> None:
-    clip = lmr.ZeroShot(encoder, prototypes)
-    with pytest.raises(lmr.LmrError, match=r"cannot take images of shape \[2, 3, 9, 9\]"):
-        clip.features(torch.zeros(2, 3, 9, 9))
 
 
 def test_error_of_the_machine_is_not_dressed_up(prototypes: Tensor, images: Tensor) -> None:
@@ -290,15 +244,6 @@ def test_where_it_is_known_what_prototypes_were_made_from_that_counts(encoder: n
             method.load_state_dict(lmr.create("lmr", other).state_dict())
 
 
-def test_fingerprint_does_not_depend_on_settings_of_the_process(encoder: nn.Module, prototypes: Tensor) -> None:
-    first = lmr.ZeroShot(encoder, prototypes).fingerprint
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert lmr.ZeroShot(encoder, prototypes).fingerprint == first
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def test_fingerprint_does_not_change_with_adaptation(encoder: nn.Module, prototypes: Tensor, images: Tensor) -> None:
     clip = lmr.ZeroShot(encoder, prototypes)
     first = dict(clip.fingerprint)
@@ -308,84 +253,18 @@ def test_fingerprint_does_not_change_with_adaptation(encoder: nn.Module, prototy
     assert clip.fingerprint == first
 
 
-@pytest.mark.parametrize(
-    "scale", [np.float32(100), np.int64(100), torch.tensor(100.0), nn.Parameter(torch.tensor(100.0))]
-)
-def test_scale_may_come_as_models_have_it(scale: Any, encoder: nn.Module, prototypes: Tensor) -> None:
-    clip = lmr.ZeroShot(encoder, prototypes, scale)
-    assert type(clip.logit_scale) is float
-    assert clip.logit_scale == 100.0
-
-
-# Tensors and names that cannot be used.
-
-
-def make_useless(dense: Tensor) -> dict[str, Tensor]:
-    """Tensors of the right shape and type that hold no ordinary values."""
-    return {
-        "sparse": dense.to_sparse(),
-        "meta": dense.to("meta"),
-    }
-
-
-@pytest.mark.parametrize("kind", ["sparse", "meta"])
-def test_tensors_without_ordinary_values_get_a_message(kind: str) -> None:
-    clip = lmr.ZeroShot(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8)), torch.randn(4, 8))
-    method = lmr.create("lmr", clip)
-    words = {"sparse": "images as an ordinary dense tensor", "meta": "images on cpu, got meta"}
-    with pytest.raises(lmr.LmrError, match=words[kind]):
-        method.step(make_useless(torch.randn(3, 6))[kind])
-    with pytest.raises(lmr.LmrError, match="prototypes"):
-        lmr.ZeroShot(clip.encoder, make_useless(torch.randn(4, 8))[kind])
-    state = method.state_dict()
-    state["tensors"]["norms"] = make_useless(state["tensors"]["norms"])[kind]
-    with pytest.raises(lmr.LmrError, match="'norms'"):
-        method.load_state_dict(state)
-
-
-def test_encoder_without_weights_gets_a_message() -> None:
-    with pytest.raises(lmr.LmrError, match="load its weights first"):
-        lmr.ZeroShot(nn.Linear(6, 8, device="meta"), torch.randn(4, 8))
-
-
-@pytest.mark.parametrize(
-    "names", [["star", "star ", "ring"], ["red star", "ring", "red  star"], ["a\tstar", "ring", "a star"]]
-)
-def test_names_that_differ_in_white_space_only_are_refused(names: list[str]) -> None:
-    with pytest.raises(lmr.LmrError, match="differ"):
-        lmr.ZeroShot(nn.Identity(), torch.randn(3, 8), names=names)
-    with pytest.raises(lmr.LmrError, match=r"white space|control character"):
-        load_pocket().classifier(names)
-
-
 def test_equal_names_are_taken() -> None:
     """ImageNet has two classes called "missile"."""
     assert lmr.ZeroShot(nn.Identity(), torch.randn(2, 8), names=["missile", "missile"]).names == ("missile", "missile")
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_nested_images_and_sparse_stream_ids_get_a_message() -> None:
-    clip = lmr.ZeroShot(nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8)), torch.randn(4, 8))
-    method, images = lmr.create("lmr", clip, streams=2), torch.randn(2, 6)
-    with pytest.raises(lmr.LmrError, match="ordinary"):
-        method.step(torch.nested.nested_tensor(list(images)), streams=[0, 1])
-    with pytest.raises(lmr.LmrError, match="stream ids from 0 to 1"):
-        method.step(images, streams=torch.tensor([0, 1]).to_sparse())
 
 
 def test_paths_pixels_and_repeated_names_get_a_message() -> None:
     backbone = lmr.load()
     with pytest.raises(lmr.LmrError, match="once; 'cat'"):
         backbone.classifier(["cat", "dog", "cat"])
-    method = lmr.create("lmr(preset='auto')", backbone.classifier(["cat", "dog"]))
+    method = lmr.create("lmr", backbone.classifier(["cat", "dog"]))
     for paths in ("a.png", ["a.png", "b.png"]):
         with pytest.raises(TypeError, match="preprocess"):
             method.step(paths)  # type: ignore[arg-type]
     with pytest.raises(lmr.LmrError, match="0 to 255"):
         method.step(torch.randint(0, 256, (2, 3, 32, 32)).float())
-
-
-@pytest.mark.parametrize("count", [0, CLASSES - 1, CLASSES + 1])
-def test_wrong_number_of_names_gets_a_sentence(count: int, encoder: nn.Module, prototypes: Tensor) -> None:
-    with pytest.raises(lmr.LmrError, match=f"one name for each of the 4 prototypes, got {count} names"):
-        lmr.ZeroShot(encoder, prototypes, names=["x"] * count)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import lmr
 from lmr.bench.plans.plan import read_plan
 from lmr.bench.running.row import read_rows
-from lmr.core.errors import MissingFile, WrongType
 from lmr.core.state import read_state
 
 
@@ -42,10 +40,3 @@ def test_wrong_types_are_type_errors(use: Any) -> None:
     with pytest.raises(TypeError, match="Expected") as caught:
         use()
     assert isinstance(caught.value, lmr.LmrError)
-
-
-@pytest.mark.parametrize("kind", [MissingFile, WrongType])
-def test_errors_are_their_sentence_and_travel(kind: type[lmr.LmrError]) -> None:
-    again = pickle.loads(pickle.dumps(kind("There is no file.")))
-    assert type(again) is kind
-    assert str(again) == "There is no file."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,11 +9,6 @@ import pytest
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
-
-
-def test_installed_module_is_returned() -> None:
-    assert require("json", "bench", "A test") is json
-    assert require("os.path", "bench", "A test").join("a", "b")
 
 
 @pytest.mark.parametrize("module", ["absent_package", "absent_package.part"])

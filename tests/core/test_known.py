@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -79,23 +78,3 @@ def test_streams_whose_images_are_all_unknown_stay_as_they_are() -> None:
     info = half.step(make_stream(40)[order[[0, 1, -1, -2]]], [0, 0, 1, 1]).info
     assert info["streams"][0] == {"stepped": False, "finite": True}
     assert "drift" in info["streams"][1]
-
-
-def test_watched_streams_that_do_not_adapt_are_judged_too() -> None:
-    limit, images = find_median(), make_stream(12)
-    ids = [0, 1, 2] * 4
-    watched = lmr.Watched(lmr.create("lmr", small_world.make_classifier(), streams=3, unknown=limit))
-    watched.pause(0)
-    watched.watches[2] = watched.watches[0]
-    expected = watched.method.predict(images, ids).unknown
-    for found in (watched.predict(images, ids), watched.step(images, ids)):
-        assert found.unknown is not None
-        assert expected is not None
-        assert found.unknown.equal(expected)
-        assert found.logits.shape == (12, small_world.CLASSES)
-
-
-@pytest.mark.parametrize("wrong", ["often", 1.5, -0.1, True, float("nan")])
-def test_a_threshold_is_a_share(wrong: Any) -> None:
-    with pytest.raises(lmr.LmrError, match="from 0 to 1"):
-        lmr.create("lmr", small_world.make_classifier(), unknown=wrong)

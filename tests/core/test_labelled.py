@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import lmr
 from few_views import create
 from lmr.core.functional.offset import learn_offset
 from lmr.core.functional.pixels import VARIANCES, describe_pixels
-from lmr.core.labelled import ASKED, MOST, PER_STEP, RECENT
+from lmr.core.labelled import ASKED, PER_STEP, RECENT
 from offset_reference import choose_start, fit_by_scipy, match_by_iteration
 from tiny_models import draw_batches, load_tiny
 
@@ -209,13 +208,6 @@ def test_images_that_were_asked_for_are_remembered(clip: lmr.ZeroShot, tmp_path:
     assert late.list_learnable([2, 7, RECENT], 1) == [False, False, True]
 
 
-def test_labels_are_bounded(clip: lmr.ZeroShot) -> None:
-    (batch,) = draw_batches([6])
-    method = make(clip, 1)
-    method.learn_labels(batch.repeat(60, 1, 1, 1), [0] * 360)
-    assert method.count_used() == [MOST]
-
-
 def test_state_is_resumed_bit_for_bit(clip: lmr.ZeroShot, tmp_path: Path) -> None:
     batches = draw_batches([6, 6, 6, 6])
     method = lmr.Labelled(lmr.Watched(lmr.create("lmr", clip, streams=3)))
@@ -263,16 +255,6 @@ def test_the_watch_does_not_roll_labels_back(clip: lmr.ZeroShot) -> None:
     assert method.count_used() == [0]
 
 
-def test_labels_are_exported(clip: lmr.ZeroShot) -> None:
-    (batch,) = draw_batches([6])
-    method = make(clip, 1, "lmr")
-    method.step(batch)
-    before = method.export_parameters().offset.clone()
-    method.learn_labels([0, 1], [2, 2])
-    torch.testing.assert_close(method.export_parameters().offset - before, method.own["offset"][0])
-    assert method.own["offset"].any()
-
-
 def test_estimate_judges_each_label_without_it(clip: lmr.ZeroShot) -> None:
     method = make(clip, 1, "lmr")
     (batch,) = draw_batches([24])
@@ -282,43 +264,6 @@ def test_estimate_judges_each_label_without_it(clip: lmr.ZeroShot) -> None:
     assert estimate.labels == 24
     assert estimate.right >= 22
     assert 0.7 < estimate.interval[0] < estimate.accuracy <= estimate.interval[1] <= 1
-
-
-@pytest.mark.parametrize(
-    ("images", "labels", "streams"),
-    [
-        ([6], [0], [0]),  # not answered yet
-        ([-1], [0], [0]),
-        ([0], [4], [0]),
-        ([0], [0.5], [0]),
-        ([0, 1], [0], [0, 0]),
-        ([0], [0], [3]),
-        ([0], [0], None),
-        ([0, 99], [0, 1], [0, 0]),
-        ([True], [0], [0]),
-        (torch.full((1, 3, 32, 32), torch.nan), [0], [0]),
-        ([], [], []),
-    ],
-)
-def test_labels_that_do_not_fit_change_nothing(clip: lmr.ZeroShot, images: Any, labels: Any, streams: Any) -> None:
-    method = make(clip)
-    method.step(draw_batches([6])[0], IDS)
-    before = copy.deepcopy(method.own)
-    with pytest.raises(lmr.LmrError):
-        method.learn_labels(images, labels, streams)
-    assert all(torch.equal(value, before[key]) for key, value in method.own.items())
-
-
-def test_damaged_labels_are_refused(clip: lmr.ZeroShot) -> None:
-    method = make(clip)
-    method.step(draw_batches([6])[0], IDS)
-    state = method.state_dict()
-    for key, value in [("truth", 7), ("logits", 1), ("seen", -1), ("offset", torch.nan)]:
-        tensor = state["tensors"][f"labels/{key}"]
-        with pytest.raises(lmr.LmrError, match="damaged"):
-            method.load_state_dict(
-                {**state, "tensors": state["tensors"] | {f"labels/{key}": torch.full_like(tensor, value)}}
-            )
 
 
 def test_steady_counts_labels_as_well(clip: lmr.ZeroShot) -> None:

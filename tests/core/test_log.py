@@ -6,17 +6,13 @@ import logging
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 import lmr
 from lmr.cli import main
 from lmr.core import registry
 from lmr.core.log import LOGGER, hide_logs
-from pocket import load_pocket
 
 
 class _Broken:
@@ -60,24 +56,6 @@ def test_nothing_is_printed_unless_somebody_listens() -> None:
     program = "\n".join([*lines, "LOGGER.warning(2)"])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
     assert (done.stdout, done.stderr) == ("", "WARNING:lmr:2\n")
-
-
-def test_answers_that_are_not_finite_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    class Brittle(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return 1 / (x - 1).clamp(min=0) * 0 + x  # NaN unless above 1
-
-    clip = lmr.ZeroShot(Brittle(), torch.eye(3) + 0.1)
-    with caplog.at_level(logging.INFO, "lmr"):
-        lmr.create("zeroshot", clip).step(torch.tensor([[2.0, 3, 4], [0, 3, 4]]))
-    assert [record.getMessage() for record in caplog.records] == ["zeroshot: 1 of 2 answers are not valid"]
-
-
-def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "file").write_text("")
-    with caplog.at_level(logging.INFO, "lmr"):
-        load_pocket().classifier(["red ring", "blue star"], cache=tmp_path / "file" / "folder")
-    assert "Prototypes cannot be cached" in caplog.text
 
 
 def test_logs_can_be_hidden_for_one_thread(caplog: pytest.LogCaptureFixture) -> None:

@@ -85,7 +85,7 @@ def test_all_streams_saved_together_go_on_as_if_never_stopped(many: Method, tmp_
     assert are_equal(again.state, many.state)
 
 
-@pytest.mark.parametrize("other_streams", [1, 3, STREAMS])
+@pytest.mark.parametrize("other_streams", [1, 3])
 def test_one_stream_moves_to_another_place_of_another_method(many: Method, tmp_path: Path, other_streams: int) -> None:
     many.save(tmp_path / "state", streams=3, notes={"camera": "gate"})
     other = lmr.create(many.spec, make_classifier(), streams=other_streams)
@@ -101,15 +101,6 @@ def test_one_stream_moves_to_another_place_of_another_method(many: Method, tmp_p
     assert are_equal(copy_rows(other, others), before)
 
 
-def test_streams_are_loaded_in_the_order_they_are_named(many: Method) -> None:
-    other = lmr.create(many.spec, many.classifier, streams=STREAMS)
-    begun = copy_rows(other, 3)
-    other.load_state_dict(many.state_dict(streams=[4, 1]), streams=[0, 2])
-    assert are_equal(copy_rows(other, [0, 2]), copy_rows(many, [4, 1]))
-    assert are_equal(copy_rows(other, 3), begun)
-    assert not are_equal(copy_rows(many, 4), copy_rows(many, 1))
-
-
 def test_reset_stream_lives_again_and_the_others_do_not_notice(many: Method) -> None:
     twin = lmr.create(many.spec, many.classifier, streams=STREAMS)
     twin.load_state_dict(many.state_dict())
@@ -122,25 +113,6 @@ def test_reset_stream_lives_again_and_the_others_do_not_notice(many: Method) -> 
     assert are_equal(flow_one(many, 4, range(80, 82)), flow_one(twin, 4, range(80, 82)))
 
 
-def test_info_of_every_stream_in_the_batch(many: Method) -> None:
-    info = many.step(make_images(4, 9), streams=[4, 1, 4, 1]).info
-    assert sorted(info["streams"]) == [1, 4]
-    for facts in info["streams"].values():
-        assert {"loss", "stepped", "drift", "gate_share", "finite"} <= facts.keys()
-    assert info["loss"] == pytest.approx(sum(facts["loss"] for facts in info["streams"].values()) / 2)
-
-
-def test_bias_alone_serves_precomputed_features() -> None:
-    clip = lmr.ZeroShot(nn.Identity(), torch.randn(CLASSES, WIDTH))
-    method = lmr.create("lmr(pmr=False)", clip, streams=2)
-    assert "norms" not in method.state
-    answer = method.step(torch.randn(4, WIDTH), streams=[0, 1, 1, 1])
-    assert answer.logits.isfinite().all()
-    assert (method.state["bias"] != 0).any(1).tolist() == [True, True]
-    with pytest.raises(lmr.LmrError, match="Identity"):
-        lmr.create("lmr", clip)
-
-
 # A state that does not fit is refused and changes nothing.
 
 
@@ -150,33 +122,19 @@ def nudge_weight(encoder: nn.Sequential, _: Tensor) -> None:
     weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
 
 
-def nudge_norm(encoder: nn.Sequential, _: Tensor) -> None:
-    weight = encoder[1].bias.data
-    weight[-1] = torch.nextafter(weight[-1], torch.tensor(9.0))
-
-
 def swap_classes(_: nn.Sequential, prototypes: Tensor) -> None:
     prototypes[:2] = prototypes[:2].flip(0).clone()
 
 
-def change_class(_: nn.Sequential, prototypes: Tensor) -> None:
-    prototypes[3] += 0.01
-
-
 STRANGERS: dict[str, tuple[Callable[[], Method], str]] = {
     "one weight": (lambda: lmr.create("lmr", make_classifier(nudge_weight), streams=STREAMS), "other weights"),
-    "one norm": (lambda: lmr.create("lmr", make_classifier(nudge_norm), streams=STREAMS), "other weights"),
     "class order": (lambda: lmr.create("lmr", make_classifier(swap_classes), streams=STREAMS), "other classes"),
-    "one class": (lambda: lmr.create("lmr", make_classifier(change_class), streams=STREAMS), "other classes"),
-    "logit scale": (lambda: lmr.create("lmr", make_classifier(logit_scale=20.001), streams=STREAMS), "other classes"),
-    "logit bias": (lambda: lmr.create("lmr", make_classifier(logit_bias=-1.0), streams=STREAMS), "other classes"),
     "lr": (
         lambda: lmr.create("lmr(lr=0.002)", make_classifier(), streams=STREAMS),
         r"belongs to lmr\(lr=0\.001, .*not to lmr\(lr=0\.002, ",
     ),
     "method": (lambda: lmr.create("zeroshot", make_classifier(), streams=STREAMS), r"belongs to lmr\(.*to zeroshot"),
     "fewer streams": (lambda: lmr.create("lmr", make_classifier(), streams=2), "holds 5 streams, expected 2"),
-    "one stream": (lambda: lmr.create("lmr", make_classifier()), "holds 5 streams, expected 1"),
     "more streams": (lambda: lmr.create("lmr", make_classifier(), streams=9), "holds 5 streams, expected 9"),
 }
 
@@ -196,38 +154,21 @@ def test_state_of_another_method_is_refused(stranger: str, many: Method, tmp_pat
     assert are_equal(other.state, before)
 
 
-def test_names_may_be_read_from_another_language(many: Method) -> None:
-    """A state belongs to prototypes; what people call the classes is theirs."""
-    other = lmr.create("lmr", make_classifier(names=list("abcdef")), streams=STREAMS)
-    other.load_state_dict(many.state_dict())
-    assert are_equal(other.state, many.state)
-
-
 def change_tensors(state: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**state, "tensors": {**state["tensors"], **changes}}
 
 
 BROKEN: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
-    "nothing": (lambda state: None, "as state_dict"),
-    "text": (lambda state: "state", "as state_dict"),
     "empty": (lambda state: {}, "as state_dict"),
     "only tensors": (lambda state: {"tensors": state["tensors"]}, "belongs to None"),
-    "tensors alone": (lambda state: state["tensors"], "as state_dict"),
-    "list of tensors": (lambda state: {**state, "tensors": list(state["tensors"].values())}, "as state_dict"),
     "missing": (
         lambda state: {**state, "tensors": {k: v for k, v in state["tensors"].items() if k != "mass"}},
         "mass is missing",
     ),
     "odd": (lambda state: change_tensors(state, guest=torch.zeros(STREAMS)), "guest is missing or unexpected"),
     "narrow": (lambda state: change_tensors(state, norms=state["tensors"]["norms"][:, 1:]), "'norms'"),
-    "wide": (lambda state: change_tensors(state, bias=torch.zeros(STREAMS, CLASSES + 1)), "'bias'"),
-    "deep": (lambda state: change_tensors(state, images=torch.zeros(STREAMS, 1, dtype=torch.int64)), "'images'"),
-    "one number": (lambda state: change_tensors(state, images=torch.tensor(3)), "'images'"),
     "float64": (lambda state: change_tensors(state, norms=state["tensors"]["norms"].double()), "'norms'"),
-    "whole numbers": (lambda state: change_tensors(state, running=state["tensors"]["running"].long()), "'running'"),
-    "list": (lambda state: change_tensors(state, steps=[1] * STREAMS), "'steps'"),
     "one row less": (lambda state: change_tensors(state, second=state["tensors"]["second"][1:]), "holds 4 streams"),
-    "last one bad": (lambda state: change_tensors(state, predicted=torch.zeros(STREAMS, 1)), "'predicted'"),
 }
 
 
@@ -242,7 +183,7 @@ def test_state_that_is_broken_is_refused(broken: str, many: Method) -> None:
     assert are_equal(many.state, before)
 
 
-BAD_STREAMS = [[0, 0], [5], [-1], [0.0, 1.0], [], ["a"], 5, -1, True, None, [[0, 1]], torch.zeros(2), 1.5]
+BAD_STREAMS = [[0, 0], [5], [0.0, 1.0], [], ["a"], -1, None, [[0, 1]]]
 
 
 @pytest.mark.parametrize("bad", BAD_STREAMS, ids=repr)
@@ -270,17 +211,6 @@ def test_stream_begins_as_zero_shot(clip: lmr.ZeroShot) -> None:
     torch.testing.assert_close(many.predict(images, streams=ids).logits, expected, atol=1e-4, rtol=0)
     many.step(images, streams=ids)
     assert not torch.allclose(many.predict(images, streams=ids).logits, expected, atol=1e-2)
-
-
-# The base class itself.
-
-
-def test_answer_that_is_not_finite_is_not_counted(clip: lmr.ZeroShot) -> None:
-    method = lmr.create("zeroshot", clip)
-    images = make_images(4, 1)
-    images[1] *= 1e38
-    assert not method.step(images).logits[1].isfinite().all()
-    assert method.state["predicted"].sum() == 3
 
 
 # Other classes.

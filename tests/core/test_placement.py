@@ -149,47 +149,11 @@ def test_state_of_a_model_in_half_precision_with_other_weights_is_refused(
         lmr.create("tent", backbone.classifier(NAMES)).load_state_dict(state)
 
 
-def test_fingerprint_follows_a_round_trip(backbone: lmr.Backbone) -> None:
-    """The type is the same again, but digits were lost in between."""
-    clip = backbone.classifier(NAMES)
-    before = clip.fingerprint
-    backbone.to(torch.bfloat16).to(torch.float32)
-    assert clip.fingerprint["backbone"] != before["backbone"]
-    assert (
-        clip.fingerprint
-        == copy.deepcopy(clip).fingerprint
-        == backbone.classifier(NAMES).fingerprint | {"classes": before["classes"]}
-    )
-
-
-def test_both_towers_and_their_prompts_move(backbone: lmr.Backbone, images: Tensor) -> None:
-    clip = backbone.classifier(NAMES)
-    method = lmr.create("batclip(lr=0.01)", clip).to("cpu", torch.float64)
-    assert clip.text is not None
-    assert {p.dtype for p in (*clip.encoder.parameters(), *clip.text.tower.parameters())} == {torch.float64}
-    assert method.step(images.double()).logits.dtype == torch.float64
-    assert backbone.encode_text(["a red star"]).dtype == torch.float64
-
-
-def test_own_module_moves_as_torch_moves_it(images: Tensor) -> None:
-    torch.manual_seed(0)
-    tower = nn.Sequential(nn.Flatten(), nn.Linear(3072, 8), nn.LayerNorm(8), nn.BatchNorm1d(8), nn.Linear(8, 5))
-    clip = lmr.ZeroShot(tower, torch.randn(3, 5))
-    method = lmr.create("tent(lr=0.01)", clip)
-    clip.to(dtype=torch.bfloat16)
-    assert {t.dtype for t in (*tower.parameters(), *tower.buffers())} == {torch.bfloat16, torch.int64}
-    assert method.step(images.bfloat16()).logits.isfinite().all()
-    assert method.state["norms"].dtype == clip.prototypes.dtype == torch.float32
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
         (("meta",), "'meta' cannot be used here"),
-        (("nonsense",), "'nonsense' cannot be used here"),
-        (("cuda:99",), "'cuda:99' cannot be used here"),
         ((torch.int8,), "Expected one of torch.float32"),
-        (("cpu", "int8"), "Expected one of torch.float32"),
         ((torch.float32, torch.float64), "Expected a device and a type"),
     ],
     ids=str,

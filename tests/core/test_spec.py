@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import lmr
-from lmr.core.spec import convert, find_near, format_spec, list_unknown, parse_spec, suggest
+from lmr.core.spec import convert, format_spec, list_unknown, parse_spec, suggest
 
 WORDS = st.from_regex(r"[a-z_][a-z0-9_]{0,12}", fullmatch=True).filter(lambda word: not keyword.iskeyword(word))
 NUMBERS = st.one_of(st.integers(-(10**30), 10**30), st.floats(allow_nan=False, allow_infinity=False))
@@ -146,16 +146,6 @@ def test_nearest_word_is_suggested() -> None:
     assert suggest("deltta", ["lr", "delta", "eta"]) == " Did you mean 'delta'?"
     assert suggest("zzz", ["lr", "delta"]) == ""
     assert suggest("x", []) == ""
-
-
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [("trucks", "truck"), ("Pickup_Trucks", "pickup truck"), ("wolves", "wolf"), ("knife", "knives"), ("mice", "mouse"),
-     ("butterflies", "butterfly"), ("buses", "bus"), ("house", "houses"), ("people", "person"), ("box", "boxes")],
-)  # fmt: skip
-def test_singular_and_plural_are_the_nearest(name: str, known: str) -> None:
-    others = ["truck driver", "wolverine", "knight", "mouth", "button", "bust", "horse", "peoples", "fox", known]
-    assert find_near(name, others)[0] == known
 
 
 def test_all_unknown_names_are_listed_with_near_ones() -> None:

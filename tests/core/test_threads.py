@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -18,10 +16,6 @@ from torch import Tensor
 
 import lmr
 import small_world
-from lmr.core.locks import hold
-from lmr.core.norms import NormBank
-from lmr.core.prediction import State
-from lmr.core.streams import Streams
 from pocket import load_pocket
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
@@ -144,53 +138,6 @@ def test_state_is_that_of_a_whole_number_of_steps() -> None:
     run_together(lambda: [method.step(images) for _ in range(STEPS)], watch)
     for tensors in kept:
         assert tensors["images"] / len(images) == tensors["steps"] == tensors["predicted"].sum() / len(images)
-
-
-def test_method_that_is_created_while_another_thread_serves_starts_with_the_own_parameters() -> None:
-    for clip in (small_world.make_classifier(), load_pocket().classifier(["circle", "square"])):
-        bank = NormBank(clip.encoder)
-        with bank.serve(bank.start[None] + 1):
-            (method,) = run_together(lambda clip=clip: lmr.create("lmr", clip))
-            inside = NormBank(clip.encoder)
-        assert torch.equal(method.state["norms"][0], bank.start)
-        assert torch.equal(inside.start, bank.start)
-
-
-def test_copies_that_are_made_while_another_thread_serves_have_the_own_parameters() -> None:
-    encoder, images = load_pocket().encoder, torch.zeros(2, 3, 32, 32)
-    bank = NormBank(encoder)
-    with torch.no_grad():
-        expected = encoder(images)
-        with bank.serve(bank.start[None] + 1):
-            copies = run_together(lambda: copy.deepcopy(encoder), lambda: pickle.loads(pickle.dumps(encoder)))
-            assert not torch.equal(encoder(images), expected)
-        assert all(torch.equal(other(images), expected) for other in copies)
-
-
-def test_method_that_reads_the_frozen_text_tower_does_not_meet_one_that_adapts_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clip = load_pocket().classifier(["circle", "square"], ["a {}"])
-    reader, writer, images = lmr.create("zeroshot", clip), lmr.create("batclip", clip), torch.zeros(2, 3, 32, 32)
-
-    def answer(images: Tensor, state: State, streams: Streams) -> Tensor:
-        assert clip.text is not None
-        return clip.logits(clip.features(images) @ clip.text.all_prototypes(8).T)
-
-    monkeypatch.setattr(reader, "answer", answer)
-    run_together(*(lambda method=method: [method.step(images) for _ in range(40)] for method in (reader, writer)))
-
-
-def test_models_in_use_can_be_copied_and_pickled() -> None:
-    backbone = load_pocket()
-    clip = backbone.classifier(["circle", "square"])
-    method = lmr.create("lmr", clip)
-    images = torch.zeros(2, 3, 32, 32)
-    expected = method.predict(images).logits
-    for other in (copy.deepcopy(method), pickle.loads(pickle.dumps(method))):
-        assert torch.equal(other.predict(images).logits, expected)
-        with hold(method):  # a copy has a lock of its own
-            assert run_together(lambda other=other: other.predict(images).logits.shape) == [(2, 2)]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

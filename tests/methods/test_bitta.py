@@ -102,13 +102,6 @@ def test_shares_that_come_to_nothing_take_all() -> None:
     assert count(infos, "low") == count(infos, "high") == [8] * 8
 
 
-def test_first_batch_of_one_image_leaves_later_ones_whole() -> None:
-    """One image is its own largest entropy: above both bounds, so nothing is Low and everything is High."""
-    sizes = [1, 8, 8, 4, 8, 8, 8, 3]
-    _, _, infos = follow({}, cut(sum(sizes), sizes))
-    assert count(infos, "low") == count(infos, "high") == sizes
-
-
 def test_answers_without_any_doubt_leave_nothing_to_unlearn() -> None:
     method, _, infos = follow({}, cut(32, 4), scale=1e7)
     assert all(info["stepped"] for info in infos)
@@ -140,60 +133,7 @@ def test_low_and_high_may_be_everything_and_unlearning_still_counts() -> None:
 # Emission and cost.
 
 
-@pytest.mark.parametrize(("emit", "images", "texts"), [("after", 2, 9), ("before", 1, 6)])
-def test_images_are_encoded_once_per_emission(emit: str, images: int, texts: int) -> None:
-    problem = book.make_problem()
-    method = lmr.create(f"bitta(chunk=3, emit={emit!r})", problem.classifier)
-    seen: list[str] = []
-    problem.model.image.register_forward_hook(lambda *_: seen.append("image"))
-    problem.model.text.register_forward_hook(lambda *_: seen.append("text"))
-    method.step(book.make_images(8))
-    assert (seen.count("image"), seen.count("text")) == (images, texts)
-
-
 # Precision and trouble.
-
-
-def check_unmoved(method: lmr.Method, before: dict[str, Tensor]) -> None:
-    for key in before.keys() - {"predicted"}:
-        assert torch.equal(method.state[key], before[key]), key
-
-
-@pytest.mark.parametrize("emit", ["after", "before"])
-@pytest.mark.parametrize("started", [False, True])
-def test_gradient_that_is_not_finite_is_not_followed(emit: str, started: bool) -> None:
-    method = lmr.create(f"bitta(chunk=2, emit={emit!r})", book.make_problem().classifier)
-    if started:
-        method.step(book.make_images(8))
-    before = {key: value.clone() for key, value in method.state.items()}
-    spoilt = torch.cat([book.make_images(3), torch.full((1, 3, 8, 8), 1.7e308, dtype=torch.float64)])
-    answer = method.step(spoilt)
-    assert answer.info["stepped"] is False
-    assert answer.logits[:3].isfinite().all()
-    check_unmoved(method, before)
-    assert method.step(book.make_images(6)).info["stepped"] is True
-    assert method.state["selection"][0, 2] == (8 if started else 6)
-
-
-def test_text_that_breaks_off_changes_nothing() -> None:
-    problem = book.make_problem()
-    method = lmr.create("bitta(chunk=3)", problem.classifier)
-    method.step(book.make_images(8))
-    before = {key: value.clone() for key, value in method.state.items()}
-    calls, fatal = 0, 0
-
-    def stumble(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == fatal:
-            raise KeyboardInterrupt
-
-    problem.model.text.register_forward_pre_hook(stumble)
-    for number in range(1, 9):
-        calls, fatal = 0, number
-        with pytest.raises(KeyboardInterrupt):
-            method.step(book.make_images(8, seed=1))
-        check_unmoved(method, before)
 
 
 # What is missing or wrong is said when the method is made.

@@ -85,16 +85,3 @@ def test_model_that_cannot_read_captions_takes_means_and_says_so(caplog: pytest.
     assert torch.equal(method.step(images[:6]).logits, explicit.step(images[:6]).logits)
     with pytest.raises(lmr.LmrError, match="no text encoder"):
         lmr.create("clipartt(captions='text')", clip)
-
-
-def test_step_that_cannot_be_used_is_answered_by_the_frozen_tower() -> None:
-    _, _, images = plain.make_problem()
-    method = plain.make_method("clipartt(lr=1e300, captions='mean')")
-    answer = method.step(images[:6])
-    assert answer.info["stepped"] is False
-    assert torch.equal(answer.logits, lmr.create("zeroshot", method.classifier).predict(images[:6]).logits)
-
-
-def test_it_cannot_be_frozen() -> None:
-    with pytest.raises(lmr.LmrError, match="original"):
-        plain.make_method("clipartt(captions='mean')").export_parameters()

@@ -173,8 +173,3 @@ def test_memory_of_images_needs_their_shape() -> None:
         lmr.create("cliptta", clip)
     _, _, images = plain.make_problem()
     assert lmr.create("cliptta(memory=False, steps=1)", clip).step(images[:5]).info["held"] == 0
-
-
-def test_nothing_to_learn_from_gets_a_sentence() -> None:
-    with pytest.raises(lmr.LmrError, match="memory"):
-        plain.make_method("cliptta(memory=False, batch=False)")

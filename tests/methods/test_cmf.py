@@ -52,7 +52,7 @@ class Reference(Roid):
 def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
     _, _, images = plain.make_problem()
     method: Any = lmr.create("cmf", plain.make_method("zeroshot", SCALE).classifier, preset="default", **spec)
-    method.augment = change
+    method.jitter = change
     reference = Reference(**{"batch": 12} | spec)
     for part in images[:55].split([12, 12, 12, 12, 1, 6]):
         expected, event = reference.step(part)

@@ -13,7 +13,6 @@ from torch import Tensor
 import lmr
 import norm_reference as plain
 from lmr.methods.deyo import cover_middle, shuffle_patches
-from lmr.models.towers.image import VisionConfig, VisionTower
 from seeded_streams import check_seed
 
 SCALE = 30.0
@@ -110,7 +109,7 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
     _, _, images = plain.make_problem()
     permutation = draw_permutation(len(images))
     method = make_method("".join(f"{key}={value!r}, " for key, value in spec.items()))
-    method.permutation = permutation
+    method._order = lambda numbers: permutation[numbers]
     reference, events = Reference(permutation, **spec), []
     for batch in images.split(9):
         expected, event = reference.step(batch)
@@ -130,7 +129,7 @@ def test_batch_without_a_chosen_sample_does_not_move_by_momentum() -> None:
     permutation = draw_permutation(27)
     permutation[9:18] = torch.arange(PATCHES**2)  # nothing is destroyed, so nothing is lost
     method, reference = make_method("lr=0.002, "), Reference(permutation, lr=0.002)
-    method.permutation = permutation
+    method._order = lambda numbers: permutation[numbers]
     drifts = []
     for batch in images[:27].split(9):
         expected, event = reference.step(batch)
@@ -169,28 +168,7 @@ def test_square_in_the_middle_has_the_mean_colour() -> None:
     assert int((covered != images).sum()) == 2 * 3 * 16
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (draw_permutation(8), r"at least 9 images of the stream, got \[8, 9\]"),
-        (draw_permutation(9)[:, :4], "permutation of 9 patches"),
-        (torch.zeros(9, 9), "every number from 0 to 8 once in each row"),
-    ],
-)
-def test_wrong_permutations_get_a_sentence(given: Tensor, words: str) -> None:
-    method = make_method("margin=1.0, ")
-    method.permutation = given
-    with pytest.raises(lmr.LmrError, match=words):
-        method.step(plain.make_problem()[2][:9])
-
-
 def test_images_that_are_too_small_get_a_sentence() -> None:
     method = plain.make_method("deyo(patches=4, margin=1.0)", SCALE)
     with pytest.raises(lmr.LmrError, match="patches"):
         method.step(plain.make_problem()[2][:4])
-
-
-def test_clip_s_tower_adapts_as_many_norms_as_published() -> None:
-    tower = VisionTower(VisionConfig(resolution=8, patch=4, width=16, heads=2, features=4, hidden=16))
-    method = lmr.create("deyo", lmr.ZeroShot(tower, torch.eye(4).flip(0)))
-    assert method.trainable * 768 // 16 == 30_720

@@ -105,14 +105,6 @@ def test_views_are_ranked_by_entropies_with_the_authors_epsilon() -> None:
     assert (method.state["entropy"][0, :, 0] < 1e6).nonzero().flatten().tolist() == [6]
 
 
-def test_predict_answers_as_if_the_image_came_now() -> None:
-    prototypes, features = plain.make_stream(7, 60)
-    method = plain.make_method("dmn(memory=2)", prototypes)
-    for image in features.split(1):
-        ahead = method.predict(image).logits
-        torch.testing.assert_close(method.step(image).logits, ahead, atol=1e-12, rtol=0)
-
-
 def test_probabilities_are_the_mean_of_both() -> None:
     prototypes, features = plain.make_stream(7, 20)
     alone = plain.make_method("dmn(alpha=0.0)", prototypes).step(features).probabilities

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import feature_streams as plain
 import lmr
-from lmr.methods import dota as module
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -99,40 +97,6 @@ def test_first_answer_is_that_of_the_text_but_for_the_start_of_the_means() -> No
     plainly = plain.make_method("zeroshot", prototypes).predict(features[:1])
     difference = method.step(features[:1]).logits - plainly.logits
     torch.testing.assert_close(difference, difference[:, :1].expand_as(difference))
-
-
-class Wide(nn.Module):
-    """An encoder that is never run."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        raise AssertionError
-
-
-def test_bytes_of_many_classes_are_said_before_they_are_allocated(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 1000 classes and 512 numbers: 1 GB, which this test does not allocate."""
-    clip = lmr.ZeroShot(Wide(), torch.randn(1000, 512, generator=torch.Generator().manual_seed(0)))
-    words = "1,048,576,000 bytes for a covariance of 512 x 512 numbers for each of 1000 classes and 1 stream"
-
-    def stop(self: lmr.Method) -> None:
-        raise AssertionError("allocated")
-
-    monkeypatch.setattr(lmr.find_method("dota"), "begin", stop)
-    with caplog.at_level(logging.WARNING), pytest.raises(AssertionError, match="allocated"):
-        lmr.create("dota", clip)
-    assert [record.message for record in caplog.records] == [
-        f"dota allocates {words}, and as many again during a step."
-    ]
-    monkeypatch.setattr(module, "find_physical_memory", lambda: 5e8)
-    with pytest.raises(lmr.LmrError, match=f"dota needs {words}, more than this machine has; use fewer classes"):
-        lmr.create("dota", clip)
-
-
-def test_few_classes_are_not_announced(caplog: pytest.LogCaptureFixture) -> None:
-    plain.make_method("dota", plain.make_stream(7, 1)[0])
-    assert not caplog.records
-    assert module.find_physical_memory() > 1e8
 
 
 def test_covariance_that_cannot_be_inverted_refuses_the_step() -> None:

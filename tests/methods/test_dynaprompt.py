@@ -115,22 +115,3 @@ def test_stream_is_that_of_the_reference(selection: str, prompts: int, lr: float
     assert len({tuple(chosen) for chosen in reference.history}) > 2
     assert any(len(chosen) > 1 for chosen in reference.history)
     assert reference.spared
-
-
-def test_predict_is_the_answer_to_an_image_that_arrives_now() -> None:
-    problem = make_view_problem()
-    method = lmr.create("dynaprompt(prompts=2)", problem.classifier)
-    method.step(make_views(0, SIZES, VIEWS))
-    views = make_views(1, SIZES, VIEWS)
-    looked = method.predict(views).logits
-    assert torch.equal(looked[:1], method.step(views[:1]).logits)
-    assert not torch.equal(looked[1:2], method.step(views[1:2]).logits)
-
-
-def test_order_that_does_not_name_every_prompt_is_refused() -> None:
-    method = lmr.create("dynaprompt(prompts=3)", make_view_problem().classifier)
-    method.step(make_views(0, SIZES, VIEWS))
-    kept = method.state_dict()
-    kept["tensors"]["order"][0, 0] = kept["tensors"]["order"][0, 1]
-    with pytest.raises(lmr.LmrError, match="'order' of the state does not name every prompt once"):
-        method.load_state_dict(kept)

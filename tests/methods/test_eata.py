@@ -151,16 +151,3 @@ def test_streams_share_the_fisher_values() -> None:
         mixed = many.step(batch, streams=ids).logits
         for k in range(2):
             torch.testing.assert_close(mixed[ids == k], alone[k].step(batch[ids == k]).logits, atol=1e-9, rtol=0)
-
-
-def test_unusable_clean_images_get_a_sentence_and_change_nothing() -> None:
-    method = plain.make_method("eata")
-    _, _, images = plain.make_problem()
-    for batches, words in (
-        ([], "at least one batch of clean images"),
-        ([images[:4], images[:4] * math.nan], "NaN or infinite"),
-        ([images[:4].float()], "float64 images"),
-    ):
-        with pytest.raises(lmr.LmrError, match=words):
-            method.fit_source(batches)
-        assert not method.state["fisher"].any()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import itertools
 from typing import Any
 
 import numpy as np
@@ -89,10 +87,6 @@ def make(prototypes: Tensor, spec: str = "ecalp") -> lmr.Method:
     return lmr.create(spec, lmr.ZeroShot(nn.Identity(), prototypes))
 
 
-def copy_state(method: lmr.Method) -> dict[str, Tensor]:
-    return {key: value.clone() for key, value in method.state.items()}
-
-
 def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
@@ -147,25 +141,12 @@ def test_other_arguments_are_those_of_the_reference(given: dict[str, Any]) -> No
     follow(*make_stream(10, 70, seed=1), size=9, **given)
 
 
-def test_fewer_classes_than_links_to_them() -> None:
-    method, _ = follow(*make_stream(2, 60))
-    assert method.state["classes"].shape == (1, 60, 2)
-
-
 @pytest.mark.parametrize("distinct", [1, 3, 12])
 def test_duplicates_are_ranked_by_age(distinct: int) -> None:
     """Far more equal images than a list has places: which of them are kept changes every answer."""
     prototypes, features = make_stream(10, distinct)
     torch.manual_seed(1)
     follow(prototypes, features[torch.randint(distinct, (130,))])
-
-
-def test_duplicates_are_equal_wherever_they_stand_in_memory() -> None:
-    """A matrix product rounds equal rows differently; ranks must not depend on it."""
-    torch.manual_seed(2)
-    prototypes, features = make_stream(10, 6, width=77)
-    follow(prototypes, features[torch.randint(6, (150,))], size=13)
-    follow(prototypes, features[torch.randint(6, (90,))], size=1)
 
 
 def test_equal_prototypes_are_ranked_in_their_order() -> None:
@@ -175,70 +156,7 @@ def test_equal_prototypes_are_ranked_in_their_order() -> None:
     assert ((lists[:, 0] == 0) & (lists[:, 1] == 6) & (lists[:, 2] == 7)).any()
 
 
-def test_predict_answers_as_if_the_image_came_now() -> None:
-    prototypes, features = make_stream(10, 60)
-    method = make(prototypes)
-    for images in features.split(6):
-        before = copy_state(method)
-        ahead = method.predict(images).logits
-        assert are_equal(before, method.state)
-        kept = method.state_dict()
-        for k in range(len(images)):
-            method.load_state_dict(kept)
-            assert torch.equal(method.step(images[k : k + 1]).logits[0], ahead[k])
-        method.load_state_dict(kept)
-        method.step(images)
-
-
 # The state grows, and is kept.
-
-
-def test_state_in_another_memory_order_is_taken_as_well() -> None:
-    prototypes, features = make_stream(10, 50)
-    one, other = make(prototypes), make(prototypes)
-    one.step(features[:30])
-    kept = one.state_dict()
-    kept["tensors"] = {
-        key: value.mT.contiguous().mT if value.ndim == 3 else value for key, value in kept["tensors"].items()
-    }
-    assert not kept["tensors"]["features"].is_contiguous()
-    other.load_state_dict(kept)
-    assert torch.equal(one.step(features[30:]).logits, other.step(features[30:]).logits)
-    assert are_equal(one.state, other.state)
-
-
-def test_features_are_seldom_moved_and_room_is_bounded() -> None:
-    prototypes, features = make_stream(10, 300)
-    method, places = make(prototypes), []
-    for image in features.split(1):
-        method.step(image)
-        kept = method.state["features"]
-        places.append(kept.data_ptr())
-        assert kept.untyped_storage().nbytes() <= max(2 * kept.shape[1], 64) * 16 * 8
-    assert sum(a != b for a, b in itertools.pairwise(places)) <= 3
-
-
-def test_batch_that_breaks_off_in_the_middle_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    prototypes, features = make_stream(10, 100)
-    method, other = make(prototypes), make(prototypes)
-    method.step(features[:70])
-    other.step(features[:70])
-    before = copy_state(method)
-    module = importlib.import_module("lmr.methods.ecalp")
-    propagate, calls = module.propagate, []
-
-    def stumble(*given: Any) -> Tensor:
-        calls.append(given)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return propagate(*given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "propagate", stumble)
-        with pytest.raises(KeyboardInterrupt):
-            method.step(features[70:80])
-    assert are_equal(before, method.state)
-    assert torch.equal(method.step(features[80:]).logits, other.step(features[80:]).logits)
 
 
 # What is out of the ordinary.

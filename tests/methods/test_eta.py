@@ -149,23 +149,6 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any], size: int) -> Non
         assert any(event["certain"] == 1 and event["diverse"] == 0 for event in events)
 
 
-@pytest.mark.parametrize("diversity", [0.0, 0.05, 2.0])
-@pytest.mark.parametrize("margin", [0.0, 0.4, 2.0])
-def test_extremes(margin: float, diversity: float) -> None:
-    events = follow(8, margin=margin, diversity=diversity, lr=1e-3)
-    sizes = [8] * (len(events) - 1) + [3]
-    if margin == 0:
-        assert not any(event["certain"] or event["stepped"] for event in events)
-        assert events[-1]["drift"] == 0
-        return
-    if margin == 2:
-        assert [event["certain"] for event in events] == sizes
-    if diversity == 2:
-        assert all(event["diverse"] == event["certain"] > 0 for event in events)
-    if diversity == 0:
-        assert [event["stepped"] for event in events] == [True] + [False] * (len(events) - 1)
-
-
 def sort_images(method: lmr.Method, images: Tensor) -> tuple[Tensor, Tensor]:
     """Those with entropy above and below the border before anything is learned."""
     logits = method.predict(images).logits

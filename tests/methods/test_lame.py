@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import feature_streams as plain
-import lmr
 
 
 def solve(
@@ -72,21 +70,3 @@ def test_one_image_and_equal_images_are_served(affinity: str) -> None:
     method = plain.make_method(f"lame(affinity={affinity!r})", prototypes)
     assert method.step(features).probabilities.isfinite().all()
     assert method.step(features.expand(7, -1)).probabilities.isfinite().all()
-
-
-class Breaks(nn.Module):
-    """The identity, except that an image of large numbers has no finite features."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.where((images > 100).any(1, keepdim=True), images * math.inf, images)
-
-
-def test_image_without_finite_features_is_left_out_for_the_others() -> None:
-    prototypes, features = plain.make_stream(6, 12)
-    spoilt = features.clone()
-    spoilt[4] = 1e3
-    sound = torch.arange(12) != 4
-    method = lmr.create("lame", lmr.ZeroShot(Breaks(), prototypes, plain.SCALE))
-    answer = method.step(spoilt)
-    assert answer.logits[4].isnan().all()
-    assert torch.equal(answer.logits[sound], method.step(features[sound]).logits)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import lmr
 import lmr_reference as book
@@ -183,46 +183,3 @@ def test_one_class_alone_gives_no_gradient_and_no_noise(size: int, dtype: torch.
     assert not method.state["gradient"].any()
     zeroshot = clip.logits(clip.cosines(clip.features(images)))
     torch.testing.assert_close(method.predict(images).logits[:, 1:], zeroshot[:, 1:], atol=1e-4, rtol=0)
-
-
-class Faulty(nn.Module):
-    """A tower that fails on a first number of 99: its features, its gradient, or its features once norms moved."""
-
-    def __init__(self, tower: Any, kind: str) -> None:
-        super().__init__()
-        self.tower, self.kind = tower, kind
-        self.probe = torch.arange(1, tower.ln_post.weight.numel() + 1).double()
-        self.own = tower.ln_post(self.probe)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.tower(images)
-        marked = images[:, :1, 0] == 99.0
-        if self.kind == "nan" or (self.kind == "late" and not torch.equal(self.tower.ln_post(self.probe), self.own)):
-            return features + torch.where(marked, torch.nan, 0.0)
-        if self.kind == "gradient" and features.requires_grad:
-            features.register_hook(lambda gradient: torch.where(marked, torch.inf, gradient))
-        return features
-
-
-@pytest.mark.parametrize("kind", ["nan", "gradient", "late"])
-@pytest.mark.parametrize("first", [True, False])
-def test_step_that_is_not_finite_is_left_out(kind: str, first: bool) -> None:
-    """Nothing of the batch is remembered, and its sound images are answered with the present state."""
-    tower, prototypes, images = make_problem()
-    clean = lmr.create("mint(prior=20)", lmr.ZeroShot(tower, prototypes, 100.0))
-    method = lmr.create("mint(prior=20)", lmr.ZeroShot(Faulty(tower, kind), prototypes, 100.0))
-    if not first:
-        assert method.step(images[:8]).info["stepped"] is True
-        clean.step(images[:8])
-    before = {key: value.clone() for key, value in method.state.items() if key != "predicted"}
-    spoilt = images[8:16].clone()
-    spoilt[2, 0, 0] = 99.0
-    answer = method.step(spoilt)
-    assert answer.info["stepped"] is False
-    assert answer.info["rho"] == (0 if first else 8 / 28)
-    assert all(torch.equal(method.state[key], value) for key, value in before.items())
-    sound = [0, 1, 3, 4, 5, 6, 7]
-    torch.testing.assert_close(answer.logits[sound], clean.predict(spoilt).logits[sound], atol=1e-9, rtol=0)
-    assert method.step(images[16:24]).info["stepped"] is True
-    clean.step(images[16:24])
-    torch.testing.assert_close(method.predict(images).logits, clean.predict(images).logits, atol=1e-9, rtol=0)

@@ -20,7 +20,7 @@ def follow(spec: dict[str, Any], sizes: list[int], batch: int | None = None) -> 
     """A stream of batches of these sizes; ``batch`` is the batch size that the reference divides by."""
     _, _, images = plain.make_problem()
     method: Any = lmr.create("roid", plain.make_method("zeroshot", SCALE).classifier, preset="default", **spec)
-    method.augment = change
+    method.jitter = change
     reference, events = Reference(**spec | {"batch": batch or spec.get("batch")}), []
     for part in images[: sum(sizes)].split(sizes):
         expected, event = reference.step(part)
@@ -62,16 +62,6 @@ def test_single_image_is_answered_without_a_step() -> None:
     assert [event["stepped"] for event in events] == [False, False, True, False, True]
 
 
-def test_equal_images_are_answered_without_a_step() -> None:
-    method = plain.make_method("roid", SCALE)
-    images = plain.make_problem()[2][:1].expand(1, -1, -1)
-    many = lmr.create("roid", method.classifier, preset="default", streams=2)
-    answer = many.step(images.repeat(2, 1, 1), streams=[0, 1])
-    assert answer.info["stepped"] is False
-    assert answer.logits.isfinite().all()
-    assert int(many.state["batches"].sum()) == 2
-
-
 def test_prior_correction_is_said_to_be_ruinous_and_off_in_auto(caplog: pytest.LogCaptureFixture) -> None:
     clip = plain.make_method("zeroshot", SCALE).classifier
     assert lmr.create("roid", clip, preset="default").spec.count("prior_correction=True") == 1
@@ -79,12 +69,6 @@ def test_prior_correction_is_said_to_be_ruinous_and_off_in_auto(caplog: pytest.L
     assert "prior_correction=False" in lmr.create("roid", clip, preset="clip").spec
     assert lmr.find_method("roid").choose_values(1000) == {}
     assert "ruinous for" in (lmr.find_method("roid").__doc__ or "")
-
-
-def test_only_uncorrected_answers_are_exported() -> None:
-    with pytest.raises(lmr.LmrError, match="correction"):
-        plain.make_method("roid(preset='default')").export_parameters()
-    assert plain.make_method("roid(prior_correction=False)").export_parameters().norms
 
 
 def test_augmentation_is_one_draw_for_a_batch_of_a_stream(tmp_path: Path) -> None:
@@ -101,7 +85,7 @@ def test_augmentation_gets_the_number_of_the_batch_in_its_stream() -> None:
         seen.append((len(given), number))
         return given
 
-    many.augment = augment
+    many.jitter = augment
     for ids in ([0, 0, 2], [2, 2, 2], [2, 0, 0]):
         many.step(images[:3], streams=ids)
     assert seen == [(2, 1), (1, 1), (3, 2), (2, 2), (1, 3)]

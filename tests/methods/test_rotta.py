@@ -120,7 +120,7 @@ def test_stream_is_that_of_the_reference(spec: dict[str, Any], size: int) -> Non
     _, _, images = plain.make_problem(count=85)
     method, reference = plain.make_method("zeroshot", SCALE), Reference(**spec)
     method = lmr.create("rotta", method.classifier, **spec)
-    method.augment = change
+    method.jitter = change
     updates = 0
     for batch in images.split(size):
         expected = reference.step(batch)
@@ -161,17 +161,10 @@ def test_augmentation_is_drawn_from_the_seed_and_the_update(tmp_path: Path) -> N
 def test_inputs_other_than_rgb_images_are_not_augmented_and_a_warning_says_so(caplog: pytest.LogCaptureFixture) -> None:
     _, _, images = plain.make_problem()
     method, given = (plain.make_method("rotta(every=5, memory=12, nu=0.5)", SCALE) for _ in range(2))
-    given.augment = lambda images, number: images
+    given.jitter = lambda images, number: images
     with caplog.at_level(logging.WARNING, "lmr"):
         for batch in images.split(10):
             assert torch.equal(method.step(batch).logits, given.step(batch).logits)
     assert [record.message for record in caplog.records] == [
         "rotta does not augment: the classifier's inputs are not RGB images of a known scale."
     ]
-
-
-def test_memory_of_images_needs_their_shape() -> None:
-    clip = plain.make_method("zeroshot", SCALE).classifier
-    clip.input_shape = None
-    with pytest.raises(lmr.LmrError, match=r"rotta keeps images.*input_shape"):
-        lmr.create("rotta", clip)

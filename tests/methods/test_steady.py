@@ -36,13 +36,6 @@ OF_NORMS = {"norms", "first", "second", "steps", "gradient", "weight", "class_we
 SHARES = (3.0, 0.0, *[1.0] * 10)
 
 
-class Faulty(PictureTower):
-    """Gives NaN for images whose first value is 99."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.where(images[:, 0, 0, :1] == 99.0, torch.nan, super().forward(images))
-
-
 @functools.cache
 def load_problem() -> tuple[PictureTower, Tensor, Tensor]:
     return make_problem()
@@ -308,30 +301,6 @@ def test_stream_resumes_in_the_middle_of_a_block(place: int, tmp_path: Any) -> N
     assert all(torch.equal(value, second.state[key]) for key, value in whole.state.items())
 
 
-@pytest.mark.parametrize("seen", [60, 277])
-def test_image_without_an_answer_changes_no_state(seen: int) -> None:
-    """The stream keeps its state, quiet or drifted, and the other stream of the batch goes on."""
-    method = lmr.create("steady", make_classifier(kind=Faulty), **FAST, streams=2)
-    alone = lmr.create("steady", make_classifier(), **FAST)
-    images = draw_life()
-    flow(alone, images[:seen], 64)
-    for batch in images[:seen].split(64):
-        method.step(batch.repeat_interleave(2, 0), streams=torch.arange(2 * len(batch)) % 2)
-    before = copy_state(method)
-    assert bool(before["adapting"].all()) == (seen > 200)
-    batch = images[seen : seen + 20].repeat_interleave(2, 0)
-    batch[4, 0, 0] = 99.0
-    answer = method.step(batch, streams=torch.arange(40) % 2)
-    for key, value in method.state.items():
-        if key != "predicted":
-            assert torch.equal(value[0], before[key][0]), key
-    torch.testing.assert_close(answer.logits[1::2], alone.step(batch[1::2]).logits, atol=1e-9, rtol=0)
-    assert answer.logits[[k for k in range(40) if k != 4]].isfinite().all()
-    facts = answer.info["streams"]
-    assert (facts[0]["finite"], facts[0]["stepped"], facts[1]["finite"]) == (False, False, True)
-    assert facts[0]["adapting"] is bool(before["adapting"][0])
-
-
 def test_quiet_stream_is_answered_by_the_frozen_model() -> None:
     clip = make_classifier()
     method = lmr.create("steady", clip, **FAST)
@@ -384,55 +353,7 @@ def test_state_of_a_large_model_is_small() -> None:
     assert sum(value.nbytes for value in method.state.values()) <= 1_500_000
 
 
-@pytest.mark.parametrize("streams", [1, 3])
-def test_filled_state_is_a_valid_one(streams: int) -> None:
-    method = lmr.create("steady", make_classifier(), streams=streams)
-    method.fill_state(draw_life()[:8])
-    method.load_state_dict(method.state_dict())
-    answer = method.step(draw_life()[:32], streams=torch.arange(32) % streams)
-    assert answer.info["finite"]
-    assert method.state["adapting"].tolist() == [1] * streams
-
-
-@pytest.mark.parametrize(
-    ("tower", "prototypes"),
-    [
-        (torch.float16, torch.float32),
-        (torch.bfloat16, torch.float32),
-        (torch.float32, torch.float64),
-        (torch.float64, torch.float32),
-    ],
-    ids=str,
-)
-def test_state_keeps_its_types(tower: torch.dtype, prototypes: torch.dtype) -> None:
-    source = make_classifier()
-    clip = lmr.ZeroShot(source.encoder.to(tower), source.prototypes.to(prototypes), 100.0)
-    for prior, streams in (("history", 1), ("uniform", 1), ("uniform", 2)):
-        method = lmr.create("steady", clip, **FAST, prior=prior, streams=streams)
-        before = {key: value.dtype for key, value in method.state.items()}
-        answer = method.step(draw_life()[:40].to(tower), streams=torch.arange(40) % streams)
-        assert {key: value.dtype for key, value in method.state.items()} == before
-        assert before["bias"] == answer.logits.dtype == prototypes
-        assert answer.info["finite"]
-        method.load_state_dict(method.state_dict())
-
-
 # Arguments.
-
-
-@pytest.mark.parametrize(
-    ("prior", "words"),
-    [
-        ("frozen", "Expected 'history' or 'uniform' or values in brackets, each a number, for 'prior' of steady"),
-        ((), "for 'prior' of steady"),
-        ((1.0, 2.0), "a share for each of the 12 classes as the prior, got 2 numbers"),
-        ((-1.0, *[1.0] * 11), "shares of at least 0 with a positive sum"),
-        ((0.0,) * 12, "shares of at least 0 with a positive sum"),
-    ],
-)
-def test_bad_prior_gets_a_sentence(prior: Any, words: str) -> None:
-    with pytest.raises(lmr.LmrError, match=words):
-        lmr.create("steady", make_classifier(), prior=prior)
 
 
 def test_values_for_few_classes_are_those_of_lmr() -> None:

@@ -106,36 +106,11 @@ def test_given_shares_and_other_methods_need_no_labels() -> None:
         assert all(torch.equal(value, method.state[key]) for key, value in before.items())
 
 
-@pytest.mark.parametrize(
-    ("labels", "streams", "counted", "sentence"),
-    [
-        ([3], None, None, "numbers of classes from 0 to 2"),
-        ([-1], None, None, "numbers of classes from 0 to 2"),
-        ([0.5], None, None, "a list of numbers of classes"),
-        ([], None, None, "a list of numbers of classes"),
-        ([0], None, [3], "numbers of classes from -1 to 2"),
-        ([0, 1], None, [0], "got 2 labels, 2 streams and 1 answers"),
-        ([0], [1], None, "stream ids from 0 to 0"),
-    ],
-)
-def test_labels_that_do_not_fit_are_refused(labels: list[int], streams: object, counted: object, sentence: str) -> None:
-    method = make_method()
-    with pytest.raises(lmr.LmrError, match=sentence):
-        method.count_labels(labels, streams, counted)  # type: ignore[arg-type]
-    assert count_all(method).sum() == 0
-
-
 def test_watched_method_counts_labels_too() -> None:
     watched = lmr.Watched(make_method())
     assert watched.count_labels([1])
     assert count_all(watched.method)[0].tolist() == [0, 1, 0]
     assert watched.phases() == ["quiet"]
-
-
-def test_phases() -> None:
-    assert make_method(streams=2).phases() == ["quiet", "quiet"]
-    assert make_method(prior="uniform").phases() == ["adapting"]
-    assert lmr.create("lmr(pmr=False)", make_classifier(), preset="auto").phases() is None
 
 
 @pytest.fixture(scope="module")

@@ -49,25 +49,6 @@ def test_augmix_changes_the_views() -> None:
     assert (plain - mixed).abs().max() > 1e-4
 
 
-def test_classifier_without_a_text_tower_gets_a_sentence() -> None:
-    problem = make_view_problem().classifier
-    bare = lmr.ZeroShot(problem.encoder, problem.prototypes)
-    with pytest.raises(lmr.LmrError, match="classifier"):
-        lmr.create("tpt", bare)
-    assert problem.text is not None
-    fixed = lmr.TextSide(problem.text.tower, problem.text.encode, problem.classes)
-    with pytest.raises(lmr.LmrError, match="vectors"):
-        lmr.create("tpt", lmr.ZeroShot(problem.encoder, problem.prototypes, text=fixed))
-
-
-def test_step_that_would_ruin_the_answer_is_not_taken() -> None:
-    problem, views = make_view_problem(), make_views(0, SIZES, VIEWS)
-    answer = lmr.create("tpt(lr=1e300, weight_decay=1e300)", problem.classifier).step(views)
-    assert answer.info["stepped"] is False
-    plain = lmr.create("zeroshot", problem.classifier).step(views[:, 0])
-    torch.testing.assert_close(answer.logits, plain.logits, atol=1e-9, rtol=0)
-
-
 @pytest.mark.parametrize("context", [" ", "a photo of a {}"])
 def test_context_is_words(context: str) -> None:
     with pytest.raises(lmr.LmrError, match="context"):

@@ -80,12 +80,6 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
         assert event["drift"] > 1e-4
 
 
-def test_defaults_are_eighty_steps() -> None:
-    method = plain.make_method("watt", SCALE, names=plain.NAMES, reader=plain.make_reader())
-    assert lmr.count_passes(method, 2) == lmr.Passes(81, 80)
-    assert method.card.presets["imagenet"].values == {"lr": 1e-4}
-
-
 def read_some(texts: Sequence[str]) -> Tensor:
     if "origami" in texts[0]:
         raise lmr.LmrError("There is no word 'origami'.")

@@ -66,14 +66,6 @@ def test_every_way_to_decide_is_that_of_the_reference() -> None:
     assert ways == {"votes", "a later view", "a logit"}
 
 
-def test_image_without_finite_features_has_no_finite_answer() -> None:
-    problem = make_view_problem()
-    method = lmr.create("zero", problem.classifier)
-    with torch.no_grad():
-        problem.model.image.projection.fill_(math.nan)
-    assert method.step(make_views(0, SIZES, VIEWS)).logits.isnan().all()
-
-
 def test_own_views_are_made_where_none_are_given() -> None:
     clip = load_pocket().classifier(["red ring", "blue star", "plain cross"])
     images = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))

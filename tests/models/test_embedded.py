@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import lmr
@@ -22,8 +19,8 @@ from lab.train.photo_texts import NAMES as PHOTO_NAMES
 from lmr.core.norms import NormBank
 from lmr.data.names import read_list
 from lmr.data.photographs import Photographs
-from lmr.models.embedded import PHOTO, Embedded, EmbeddedTowers
-from lmr.models.tokenizers import END, START, WordTokenizer
+from lmr.models.embedded import PHOTO, Embedded
+from lmr.models.tokenizers import WordTokenizer
 from lmr.models.towers.stem import StemTower
 from lmr.models.towers.text import TextTower
 from tower_reference import normalise, run_block
@@ -71,19 +68,6 @@ def test_text_tower_is_the_plain_formula(text_tower: TextTower) -> None:
         torch.testing.assert_close(features[row], expected, rtol=0, atol=1e-10)
 
 
-def test_nothing_after_the_end_of_a_text_matters(text_tower: TextTower) -> None:
-    tokens, end = tokenize(["a photo of a cat", "one ship"], CONTEXT)
-    features = text_tower(tokens, end)
-    padded = torch.cat([tokens, torch.zeros(2, 5, dtype=torch.int64)], 1)
-    torch.testing.assert_close(text_tower(padded, end), features, rtol=0, atol=1e-12)
-    scribbled = padded.clone()
-    for row in range(2):
-        scribbled[row, end[row] + 1 :] = torch.randint(3, len(WORDS), scribbled[row, end[row] + 1 :].shape)
-    torch.testing.assert_close(text_tower(scribbled, end), features, rtol=0, atol=1e-12)
-    scribbled[:, 2] = 5
-    assert not torch.allclose(text_tower(scribbled, end), features, atol=1e-3)
-
-
 def test_text_features_do_not_depend_on_the_set(photo: Embedded) -> None:
     texts = ["cat", "a blurry photo of a large aquarium fish", "small ship"]
     together = photo.encode_text(texts)
@@ -94,15 +78,6 @@ def test_text_features_do_not_depend_on_the_set(photo: Embedded) -> None:
 
 
 # Words.
-
-
-def test_tokens_are_start_words_end_and_padding() -> None:
-    tokens, end = tokenize(["A photo, of an AQUARIUM-fish!", "cat"], CONTEXT)
-    words = [[WORDS[token] for token in row] for row in tokens]
-    assert words[0] == [START, "a", "photo", "of", "an", "aquarium", "fish", END]
-    assert words[1] == [START, "cat", END, *["<pad>"] * 5]
-    assert end.tolist() == [7, 2]
-    assert tokens.dtype == end.dtype == torch.int64
 
 
 # The classifier.
@@ -124,15 +99,6 @@ def test_ensemble_is_the_mean_of_unit_features(photo: Embedded) -> None:
 
 
 # Preprocessing.
-
-
-def test_preprocess_leaves_the_image_alone(photo: Embedded) -> None:
-    image = Image.fromarray(Photographs().read("clean", 0, [3])[0]).resize((45, 40)).convert("L")
-    before = image.tobytes()
-    photo.preprocess(image)
-    assert image.mode == "L"
-    assert image.size == (45, 40)
-    assert image.tobytes() == before
 
 
 # The file.
@@ -266,42 +232,3 @@ def test_photo_file_says_what_it_holds(photo: Embedded) -> None:
     assert "photo" in photo.facts["words"]
     assert not any(parameter.requires_grad for parameter in photo.encoder.parameters())
     assert not any(isinstance(module, nn.BatchNorm2d) for module in photo.encoder.modules())
-
-
-def test_damaged_photo_file_gets_a_message(tmp_path: Path) -> None:
-    content = PHOTO.read_bytes()
-    for number, part in enumerate((b"", content[:300], content[:-1], b"noise" * 50)):
-        path = tmp_path / f"part {number}"
-        path.write_bytes(part)
-        with pytest.raises(lmr.LmrError, match=f"part {number}' does not hold the model 'photo'; reinstall lmr"):
-            Embedded(path)
-
-
-@pytest.mark.parametrize(
-    "fault", ["no names", "no config", "bad config", "no stem", "bad mean", "bad scale", "no tensor", "shape"]
-)
-def test_foreign_photo_file_gets_a_message(fault: str, tmp_path: Path) -> None:
-    facts, weights = read_metadata(PHOTO), load_file(PHOTO)
-    config = json.loads(facts["config"])
-    changes: dict[str, Any] = {
-        "no names": lambda: facts.pop("names"),
-        "no config": lambda: facts.pop("config"),
-        "bad config": lambda: facts.update(config="{"),
-        "no stem": lambda: facts.update(config=json.dumps({k: v for k, v in config.items() if k != "stem"})),
-        "bad mean": lambda: facts.update(mean="0.4 0.4"),
-        "bad scale": lambda: facts.update(logit_scale="much"),
-        "no tensor": lambda: weights.pop("image.class_token"),
-        "shape": lambda: weights.update({"image.patches.0.conv.weight": torch.zeros(3)}),
-    }
-    changes[fault]()
-    save_file(weights, tmp_path / "foreign", metadata=facts)
-    with pytest.raises(lmr.LmrError, match="foreign' does not hold the model 'photo'; reinstall lmr"):
-        Embedded(tmp_path / "foreign")
-
-
-def test_sizes_are_those_of_the_documentation() -> None:
-    model = EmbeddedTowers(PhotoRecipe().sizes)
-    assert sum(parameter.numel() for parameter in model.image.parameters()) == 2_307_392
-    assert (
-        sum(module.weight.numel() * 2 for module in model.image.modules() if isinstance(module, nn.LayerNorm)) == 3840
-    )

@@ -32,11 +32,11 @@ class Block(nn.Module):
 
 
 class Vision(nn.Module):
-    def __init__(self, norm: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, WIDTH, 4, 4)
-        self.block = Block() if norm else nn.Identity()
-        self.ln_post = nn.LayerNorm(WIDTH) if norm else nn.Identity()
+        self.block = Block()
+        self.ln_post = nn.LayerNorm(WIDTH)
         self.proj = nn.Parameter(torch.randn(WIDTH, 12))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -46,9 +46,9 @@ class Vision(nn.Module):
 class Model(nn.Module):
     """As open_clip's CLIP: the image tower is ``visual``, the text tower lies in the model itself."""
 
-    def __init__(self, norm: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.visual = Vision(norm)
+        self.visual = Vision()
         self.token_embedding = nn.Embedding(WORDS, WIDTH)
         self.positional_embedding = nn.Parameter(torch.randn(CONTEXT, WIDTH))
         self.transformer = Block()
@@ -69,19 +69,19 @@ class Model(nn.Module):
 
 
 class Custom(nn.Module):
-    """The same with other names for the towers, a scale [1] and a bias."""
+    """The same with another place for the text tower, a scale [1] and a bias."""
 
     def __init__(self) -> None:
         super().__init__()
         inner = Model()
-        self.eyes = inner.visual
+        self.visual = inner.visual
         self.reader = inner
         del inner.visual
         self.logit_scale = nn.Parameter(inner.logit_scale.detach().view(1))
         self.logit_bias = nn.Parameter(torch.tensor(-4.0))
 
     def encode_image(self, image: Tensor) -> Tensor:
-        return self.eyes(image)
+        return self.visual(image)
 
     def encode_text(self, text: Tensor) -> Tensor:
         return self.reader.encode_text(text)
@@ -196,39 +196,15 @@ def test_states_fit_the_same_model(images: Tensor) -> None:
         changed.load_state_dict(one.state_dict())
 
 
-def set_scale(value: Any) -> Any:
-    model = make()
-    del model.logit_scale
-    model.logit_scale = value
-    return model
-
-
-REFUSED: dict[str, tuple[Any, Any, Any, str]] = {
-    "nothing": (None, tokenize, NAMES, "Expected an nn.Module with encode_image"),
-    "linear": (nn.Linear(2, 2), tokenize, NAMES, "It has no encode_image, encode_text, logit_scale"),
-    "no norms": (make(lambda: Model(norm=False)), tokenize, NAMES, "no nn.LayerNorm with weights"),  # type: ignore
-    "scale": (set_scale(100.0), tokenize, NAMES, "logarithm of the scale"),
-    "odd scale": (set_scale("high"), tokenize, NAMES, "logarithm of the scale"),
-    "no tokenizer": (make(), None, NAMES, "Expected a tokenizer"),
-    "lists": (make(), lambda texts: [[1]] * len(texts), NAMES, "to map 4 texts to ids"),
-    "floats": (make(), lambda texts: tokenize(texts).float(), NAMES, "to map 4 texts to ids"),
-    "broken": (make(), lambda texts: 1 / 0, NAMES, "The tokenizer cannot read 'a photo of a cat.': ZeroDivisionError"),
-    "large ids": (make(), lambda texts: tokenize(texts, 90), NAMES, "the token 89, but the model knows only 60"),
-    "negative ids": (make(), lambda texts: -tokenize(texts), NAMES, "belongs to another model"),
-    "long": (make(), lambda texts: F.pad(tokenize(texts), (0, 3)), NAMES, "encode_text cannot take the tokens"),
-    "no names": (make(), tokenize, [], "at least two class names"),
-    "empty name": (make(), tokenize, ["cat", ""], "is empty"),
-}
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_what_does_not_fit_is_refused_and_nothing_changes(kind: str) -> None:
-    model, tokenizer, names, words = REFUSED[kind]
-    if isinstance(model, nn.Module):
-        model.train().requires_grad_(True)
-    with pytest.raises(lmr.LmrError, match=words):
-        lmr.from_open_clip(model, tokenizer, names)
-    if isinstance(model, nn.Module):
-        assert all(module.training for module in model.modules())
-        assert all(parameter.requires_grad for parameter in model.parameters())
-        assert not any(module._forward_pre_hooks for module in model.modules())
+def test_what_does_not_fit_is_refused() -> None:
+    wrong = make()
+    del wrong.logit_scale
+    wrong.logit_scale = 100.0
+    for model, tokenizer, names, words in (
+        (nn.Linear(2, 2), tokenize, NAMES, "It has no visual, encode_image, encode_text, logit_scale"),
+        (wrong, tokenize, NAMES, "logarithm of the scale"),
+        (make(), lambda texts: tokenize(texts).float(), NAMES, "to map 4 texts to ids"),
+        (make(), tokenize, ["cat", ""], "is empty"),
+    ):
+        with pytest.raises(lmr.LmrError, match=words):
+            lmr.from_open_clip(model, tokenizer, names)  # type: ignore[arg-type]

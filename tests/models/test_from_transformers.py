@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoModel, AutoProcessor, BertConfig, CLIPTextModel, Siglip2Config
+from transformers import AutoModel, AutoProcessor, BertConfig, Siglip2Config
 
 import checkpoint_maker as clips
 import lmr
@@ -239,20 +239,6 @@ def test_unknown_name_without_a_network_gets_a_message(hub: Path) -> None:
         lmr.load("nobody/nothing")
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [("RepositoryNotFoundError", "There is no model 'me/mine' on"), ("RemoteEntryNotFoundError", "no config.json")],
-)
-def test_answer_of_the_hub_is_told(kind: str, words: str, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(url: str) -> None:
-        kind_of_error = getattr(huggingface_hub.errors, kind)
-        raise kind_of_error("404", response=SimpleNamespace(headers={}, request=None))
-
-    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refuse)
-    with pytest.raises(lmr.LmrError, match=words):
-        lmr.load("me/mine")
-
-
 # Folders that are not whole.
 
 
@@ -294,9 +280,8 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "NaN": (
         lambda folder: change_weights(folder, lambda w: w["text_projection.weight"].fill_(np.nan)),
-        "text_projection.weight holds NaN",
+        "text_projection.weight",
     ),
-    "scale": (lambda folder: change_weights(folder, lambda w: w["logit_scale"].fill_(1e4)), "logit_scale is 10000"),
     "no processor": (remove(PROCESSOR), "Can't load image processor"),
     "other step": (lambda folder: change_json(folder / PROCESSOR, do_normalize=False), "without do_normalize"),
     "other size": (lambda folder: change_json(folder / PROCESSOR, size=64), "short side to 32 pixels, the model's"),
@@ -370,19 +355,6 @@ def test_type_follows_the_model(clip: Case) -> None:
     assert lmr.wrap_transformers(model, clip.processor, dtype=torch.float64).dtype == torch.float64
 
 
-def test_another_model_is_refused(clip: Case) -> None:
-    text = CLIPTextModel(clip.model.config.text_config)
-    for model in (text, torch.nn.Linear(2, 2), None):
-        with pytest.raises(lmr.LmrError, match="SiglipModel"):
-            lmr.from_transformers(model, clip.processor, NAMES)
-    with torch.device("meta"):
-        empty = type(clip.model)(clip.model.config)
-    with pytest.raises(lmr.LmrError, match="has no values"):
-        lmr.from_transformers(empty, clip.processor, NAMES)
-    with pytest.raises(lmr.LmrError, match="cannot be used here"):
-        lmr.from_transformers(clip.model, clip.processor, NAMES, device="meta")
-
-
 def test_adapters_and_quantised_weights_are_refused(clip: Case) -> None:
     model = clips.make_model()
     model.vision_model.adapter = torch.nn.Linear(2, 2)
@@ -390,20 +362,16 @@ def test_adapters_and_quantised_weights_are_refused(clip: Case) -> None:
         lmr.from_transformers(model, clip.processor, NAMES)
     model = clips.make_model()
     model.text_projection.weight = torch.nn.Parameter(torch.ones(2, 2, dtype=torch.int8), requires_grad=False)
-    with pytest.raises(lmr.LmrError, match="quantised"):
+    with pytest.raises(lmr.LmrError, match="floating-point weights"):
         lmr.from_transformers(model, clip.processor, NAMES)
 
 
-def test_processor_of_another_model_is_refused(clip: Case, siglip: Case) -> None:
+def test_processor_of_another_model_is_refused(clip: Case) -> None:
     image, words = clip.processor.image_processor, clip.processor.tokenizer
     larger = type(image)(size={"shortest_edge": 64}, crop_size={"height": 64, "width": 64})
     cases = {
         "has no tokenizer": SimpleNamespace(image_processor=image),
         "has no tokenizer and no image_processor": words,
-        "A SiglipTokenizer does not belong to a CLIPModel": SimpleNamespace(
-            image_processor=image, tokenizer=siglip.processor.tokenizer
-        ),
-        "A SiglipProcessor does not belong to a CLIPModel": siglip.processor,
         "the model's resolution": SimpleNamespace(image_processor=larger, tokenizer=words),
     }
     for message, processor in cases.items():

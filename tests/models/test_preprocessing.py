@@ -136,25 +136,13 @@ def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
 # What is not a image.
 
 
-@pytest.mark.parametrize("size", [(0, 5), (5, 0), (0, 0)], ids=str)
-def test_image_without_pixels_gets_a_message(size: tuple[int, int]) -> None:
-    with pytest.raises(lmr.LmrError, match="Expected an image with pixels"):
-        CLIP.prepare_image(Image.new("RGB", size))
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"resolution": 0}, "resolution"),
-        ({"resolution": 24.5}, "resolution"),
         ({"mean": (0.5, 0.5)}, "three numbers from -1000 to 1000 as mean"),
         ({"std": (0.5, 0.0, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
-        ({"std": (0.5, -1.0, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
-        ({"std": (0.5, 1e-300, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
         ({"std": (0.5, math.nan, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
-        ({"mean": (0.5, math.inf, 0.5)}, "three numbers from -1000 to 1000 as mean"),
-        ({"resize": "long"}, "'short' or 'squash'"),
-        ({"interpolation": "nearest"}, "'bicubic' or 'bilinear'"),
     ],
 )
 def test_what_no_model_wants_gets_a_message(change: dict[str, Any], words: str) -> None:
@@ -220,20 +208,13 @@ def test_content_is_opened_as_files_are(tmp_path: Path) -> None:
     ("given", "words"),
     [
         (None, r"Expected a PIL image, the path of .*got NoneType\."),
-        (3.5, r"got float\."),
-        ([[b""]], r"Image 0 of the list .*got list\."),
         ([], "Expected at least one image, got an empty list"),
-        (np.zeros((0, 5, 5, 3), np.uint8), "Expected at least one image"),
         (np.zeros((5, 5, 3)), "uint8 values from 0 to 255, got one of float64"),
-        (torch.zeros(5, 5, 3), "uint8 values from 0 to 255, got one of torch.float32"),
         (np.zeros((3, 5, 5), np.uint8), r"got \[3, 5, 5\]; move the channels to the end"),
         (np.zeros((5, 5, 4), np.uint8), r"got \[5, 5, 4\]; .*drop an alpha channel"),
-        (np.zeros(5, np.uint8), r"got \[5\]"),
-        (np.zeros((2, 2, 5, 5, 3), np.uint8), r"got \[2, 2, 5, 5, 3\]"),
         (torch.zeros(2, 3, 5, 5, dtype=torch.uint8), r"Image 0 of the list .*got \[3, 5, 5\]"),
         (np.zeros((0, 5, 3), np.uint8), r"with pixels, got an array \[0, 5, 3\]"),
         ("missing.png", r"Cannot read 'missing\.png': there is no such file"),
-        (b"", "Cannot read the image in 0 bytes: the file is empty"),
         (b"no image", "Cannot read the image in 8 bytes: it is not an image of a known format .JPEG, .*, or damaged"),
         (
             [np.zeros((5, 5, 3), np.uint8), b"no image"],

@@ -80,11 +80,6 @@ def test_names_that_differ_in_white_space_are_refused(one: str, other: str) -> N
         ({"dog": ["x"]}, r"no sentences for 'great_white_shark', 'Tabby Cat'; it needs every one of the 3 classes"),
         ({**SENTENCES, "dog": []}, r"should give 'dog' a list of sentences, none of them empty; got \[\]"),
         ({**SENTENCES, "dog": "It barks."}, "should give 'dog' a list of sentences.*got 'It barks.'"),
-        ({**SENTENCES, "dog": ["It barks.", " "]}, "should give 'dog' a list"),
-        ({**SENTENCES, "dog": ["It barks.", 3]}, "should give 'dog' a list"),
-        ({**SENTENCES, "dog": None}, "should give 'dog' a list"),
-        ({**SENTENCES, "dog": {"It barks.": 1}}, "should give 'dog' a list"),
-        ({}, "no sentences for"),
     ],
 )
 def test_bad_sentences_get_a_message(sentences: Any, words: str, tmp_path: Path) -> None:
@@ -96,7 +91,7 @@ def test_bad_sentences_get_a_message(sentences: Any, words: str, tmp_path: Path)
         write_prompts(NAMES, path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1, 2]", '"text"', '{"a": ["\ud800"', b"\xff\xfe\x00", "[" * 100_000])
+@pytest.mark.parametrize("content", ["{", "[1, 2]", b"\xff\xfe\x00"])
 def test_file_that_is_not_prompts_gets_a_message(content: Any, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
@@ -105,13 +100,6 @@ def test_file_that_is_not_prompts_gets_a_message(content: Any, tmp_path: Path) -
         match=r"Cannot read the JSON file .*odd\.json'|class -> list of sentences in .*odd\.json', found a (list|str)",
     ):
         write_prompts(NAMES, path)
-
-
-def test_missing_file_gets_a_message(tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match="templates"):
-        write_prompts(NAMES, tmp_path / "nowhere.json")
-    with pytest.raises(lmr.LmrError, match="Cannot read"):
-        write_prompts(NAMES, tmp_path)
 
 
 LEARNT_NAMES = ["cat", "aquarium_fish", "ship", "pickup truck"]
@@ -148,17 +136,3 @@ def test_tokens_of_clip_may_be_parts_of_words(tmp_path: Path) -> None:
     tight = CausalTokenizer(tokenizer.tokenizer, 9, WORDS - 1)
     with pytest.raises(lmr.LmrError, match="context"):
         ContextTokenizer(tight)("a photo of a", ["great white shark of the sea", "kite"])
-
-
-def test_single_template_is_not_taken_for_a_file() -> None:
-    with pytest.raises(lmr.LmrError, match="single text; put it in a list"):
-        write_prompts(NAMES, "a photo of a {}.")
-
-
-@pytest.mark.parametrize("given", [None, 3])
-def test_what_is_no_list_gets_a_message(given: Any) -> None:
-    with pytest.raises(lmr.LmrError, match=rf"list of templates, got {given}; omit it for 'a photo of a {{}}\.'"):
-        write_prompts(NAMES, given)
-    with pytest.raises(lmr.LmrError, match=f"list of class names, got {given}"):
-        lmr.load().classifier(given)
-    assert write_prompts((name for name in NAMES), (text for text in ["{}"])) == write_prompts(NAMES, ["{}"])

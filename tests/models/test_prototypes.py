@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +79,6 @@ def test_many_prompts_are_encoded_in_chunks() -> None:
     for own, prototype in zip(prompts, prototypes, strict=True):
         mean = torch.stack([draw_feature(text) for text in own]).double().mean(0)
         torch.testing.assert_close(prototype.double(), mean / mean.norm(), rtol=0, atol=1e-6)
-
-
-def test_prompts_of_similar_length_are_encoded_together() -> None:
-    seen: list[list[int]] = []
-
-    def encode(texts: Sequence[str]) -> Tensor:
-        seen.append([len(text) for text in texts])
-        return torch.ones(len(texts), 2)
-
-    average_prompts(encode, [["x" * (37 * c % 101) for _ in range(3)] for c in range(300)])
-    assert len(seen) == 4
-    assert all(max(one) <= min(other) for one, other in pairwise(seen))
 
 
 # The cache.
@@ -219,17 +206,6 @@ def test_folder_that_cannot_be_written_is_survived(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "replace", refuse)
     assert torch.equal(Toy().classifier(NAMES, cache=tmp_path / "new").prototypes, good)
     assert list_kept(tmp_path / "new") == []
-
-
-def test_home_that_nobody_knows_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("LMR_CACHE")
-    monkeypatch.setattr(Path, "home", refuse)
-    toy = Toy()
-    toy.classifier(NAMES)
-    assert toy.encoded == [3]
 
 
 def test_classifier_of_kept_prototypes_can_adapt() -> None:

@@ -72,19 +72,6 @@ def test_norms_keep_the_numbers_of_the_file(dtype: torch.dtype, siglip: Case, im
     torch.testing.assert_close(features.float(), exact, rtol=0, atol=0.05)
 
 
-def test_halved_weights_stay_near(siglip: Case, images: Tensor) -> None:
-    backbone = siglip.load(dtype=torch.bfloat16)
-    clip = backbone.classifier(NAMES)
-    assert backbone.dtype == clip.dtype == torch.bfloat16
-    assert clip.prototypes.dtype == torch.float32
-    assert backbone.logit_bias == -4.25
-    exact = siglip.load().classifier(NAMES)
-    near = lmr.create("lmr", clip).step(images.bfloat16())
-    torch.testing.assert_close(
-        near.probabilities, lmr.create("lmr", exact).step(images).probabilities, rtol=0, atol=0.05
-    )
-
-
 def test_every_norm_is_found(siglip: Case) -> None:
     bank = NormBank(siglip.load().encoder)
     names = {norm.name for norm in bank.norms}

@@ -1,30 +1,29 @@
-"""Write an adapted model so that it runs without lmr: as a Hugging Face folder, or as one ONNX file.
+"""Write an adapted model as a Hugging Face folder, so that it runs without lmr.
 
 The folder holds the model with its adapted norms, and two files about the classes: ``classes.safetensors`` with the
-prototypes and the bias, and ``classes.json`` with the same bias as text, the names, the prompts and the origin. The
-ONNX file holds the image tower, prototypes and bias, and what is in ``classes.json`` as its metadata.
+prototypes and the bias, and ``classes.json`` with the same bias as text, the names, the prompts and the origin.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.apps.model_options import choose_prompts, make_classifier, read_labels
-from lmr.apps.options import AnyPath, ExportFormat, ExportOptions, ModelOptions, Prompts
+from lmr.apps.options import AnyPath, ExportOptions, ModelOptions, Prompts
 from lmr.apps.predict.run import TEMPLATES_NOTE
 from lmr.core.classifier import ZeroShot
 from lmr.core.errors import LmrError
-from lmr.core.files import make_folder, write_atomically
+from lmr.core.files import make_folder
 from lmr.core.labelled import Labelled
 from lmr.core.method import Method
 from lmr.core.prediction import AdaptedParameters
@@ -32,7 +31,6 @@ from lmr.core.registry import create, find_method, split_address
 from lmr.core.spec import parse_spec
 from lmr.core.state import read_names, read_state
 from lmr.models import Backbone
-from lmr.models.onnx_file import build_onnx, read_notes, run_onnx
 from lmr.models.transformers_library import quiet_transformers
 from lmr.version import __version__
 from lmr.watch.watch_file import drop_watch
@@ -49,39 +47,28 @@ _CHECKED = 4  # images that are answered by both sides before the export is put 
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """The folder or file that was written, its origin, and the largest difference of its logits from ``predict``."""
+    """The folder that was written, its origin, and the largest difference of its logits from ``predict``."""
 
     path: Path
     spec: str
     classes: int
     adapted: int
     difference: float
-    runner: str  # the library that computed the logits for the comparison
 
     def __str__(self) -> str:
         what = f"{self.adapted:,} adapted parameters" if self.adapted else "no adapted parameters"
         return (
-            f"{str(self.path)!r} holds {self.spec}: {what}, {self.classes} classes. Logits through {self.runner} are "
+            f"{str(self.path)!r} holds {self.spec}: {what}, {self.classes} classes. Logits through transformers are "
             f"at most {self.difference:.1e} from those of lmr, on {_CHECKED} random images."
         )
 
 
-def export(
-    method: Method | Labelled,
-    backbone: Backbone,
-    out: AnyPath,
-    *,
-    format: ExportFormat = "transformers",
-    stream: int | None = None,
-    overwrite: bool = False,
-) -> ExportSummary:
-    """Write a model, as ``method`` has adapted it, to a folder that ``transformers`` opens, or to one ONNX file.
+def export(method: Method | Labelled, backbone: Backbone, out: AnyPath, *, stream: int | None = None) -> ExportSummary:
+    """Write a model, as ``method`` has adapted it, to a folder that ``transformers`` opens.
 
-    ``method`` was created with a classifier of ``backbone``: a CLIP or SigLIP model for a folder; for ``format="onnx"``
-    also one that comes with lmr. ``stream`` chooses one of several streams. The model is written in float32. It is
-    opened with transformers or onnxruntime and compared with ``method.predict`` before it is put in its place, so
-    ``out`` is complete and correct or does not exist. What exists there is refused; ``overwrite`` replaces an earlier
-    export.
+    ``method`` was created with a classifier of ``backbone``, a CLIP or SigLIP model. ``stream`` chooses one of several
+    streams. The model is written in float32. It is opened with transformers and compared with ``method.predict`` before
+    it is put in its place, so ``out`` is complete and correct or does not exist. What exists there is refused.
 
     Examples:
         >>> import lmr
@@ -90,9 +77,9 @@ def export(
         >>> lmr.export(method, backbone, "deployed")  # a CLIP model would be written; this one has its own tokenizer
         Traceback (most recent call last):
         ...
-        lmr.core.errors.LmrError: The model 'photo' cannot be written as a Hugging Face folder: ...
+        lmr.core.errors.LmrError: 'photo' cannot be written as a Hugging Face folder; ...
     """
-    _check_place(out, format, overwrite)
+    _check_place(out)
     if method.classifier.encoder is not backbone.encoder:
         raise LmrError(
             f"Expected a method whose classifier was made by this backbone, {backbone.name!r}; got another classifier. "
@@ -100,13 +87,13 @@ def export(
         )
     if stream is None and method.streams > 1:
         raise LmrError(f"The method has {method.streams} streams; choose the one to export with stream=NUMBER.")
-    return _Export(method, backbone, row=stream or 0, stream=stream or 0).write(out, format, overwrite)
+    return _Export(method, backbone, row=stream or 0, stream=stream or 0).write(out)
 
 
 def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = None) -> ExportSummary:
     """Write ``out`` from a state file, as ``lmr export`` does; a state of another model is refused."""
     options = options or ExportOptions()
-    _check_place(out, options.format, options.overwrite)
+    _check_place(out)
     tensors, facts = drop_watch(*read_state(state))
     streams = len(next(iter(tensors.values()), torch.empty(1)))
     if options.stream is None and streams > 1:
@@ -125,7 +112,7 @@ def export_state(state: AnyPath, out: AnyPath, options: ExportOptions | None = N
         method.load_state_dict({**facts, "tensors": rows})
     except LmrError as error:
         raise LmrError(f"Cannot use {os.fspath(state)!r}: {error}") from error
-    return _Export(method, backbone, row=0, stream=chosen).write(out, options.format, options.overwrite)
+    return _Export(method, backbone, row=0, stream=chosen).write(out)
 
 
 def _find_classes(facts: Mapping[str, str], options: ExportOptions) -> tuple[list[str], Prompts | None]:
@@ -154,31 +141,13 @@ def _find_spec(state: AnyPath, facts: Mapping[str, str]) -> str:
     return spec
 
 
-def _check_place(out: AnyPath, format: ExportFormat, overwrite: bool) -> None:
-    """Refuse a path where the folder or file cannot be written, or must not."""
-    if format not in get_args(ExportFormat):
-        raise LmrError(f"Expected the format 'transformers' or 'onnx', got {format!r}.")
-    place, kind, other = Path(out), *(("file", "folder") if format == "onnx" else ("folder", "file"))
-    if not os.fspath(out):
-        raise LmrError(f"Expected the name of a {kind} to write to, got an empty one.")
-    if place.exists() and place.is_dir() != (kind == "folder"):
-        raise LmrError(f"{str(place)!r} is a {other}; give the name of a {kind} that does not exist yet.")
-    if place.exists() and not overwrite:
-        raise LmrError(f"The {kind} {str(place)!r} exists; give another name, or --overwrite to replace an export.")
-    if place.exists() and not _is_export(place):
-        raise LmrError(f"The {kind} {str(place)!r} is not an export of lmr, so it is not replaced; give another name.")
+def _check_place(out: AnyPath) -> None:
+    """Refuse a path where the folder cannot be written, or must not, before the model is loaded."""
+    place = Path(out)
+    if place.exists():
+        raise LmrError(f"{str(place)!r} exists; remove it first, or give another name.")
     if not place.resolve().parent.is_dir():
         raise LmrError(f"Cannot write {str(place)!r}: there is no folder {str(place.parent)!r}; create it first.")
-
-
-def _is_export(place: Path) -> bool:
-    if place.is_file():
-        return read_notes(place).get("format") == FORMAT
-    try:
-        content = json.loads((place / CLASSES_JSON).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("format") == FORMAT
 
 
 @dataclass(frozen=True)
@@ -201,43 +170,26 @@ class _Export:
         found, prototypes = self.parameters.offset, self.parameters.prototypes
         return prototypes.new_zeros(len(prototypes)) if found is None else found
 
-    def write(self, out: AnyPath, format: ExportFormat, overwrite: bool) -> ExportSummary:
-        """Write the folder or the file."""
-        if format == "onnx":
-            difference, runner = self._write_file(out), "onnxruntime"
-        else:
-            difference, runner = self._write_folder(out, overwrite), "transformers"
-        adapted = sum(value.numel() for named in self.parameters.norms.values() for value in named.values())
-        classes = self.method.classifier.classes
-        return ExportSummary(Path(out), self.method.spec, classes, adapted, difference, runner)
-
-    def _write_file(self, out: AnyPath) -> float:
-        """Write an ONNX file and return the largest difference of a logit."""
-        notes = self._describe() | {"preprocessing": asdict(self.backbone.preprocessing)}
-        texts = {key: value if isinstance(value, str) else _to_json(value) for key, value in notes.items()}
-        model = build_onnx(self.method.classifier, self.parameters, self.backbone.input_shape, texts)
-        difference = self._compare(lambda images: run_onnx(model, images))
-        write_atomically(out, model)
-        return difference
-
-    def _write_folder(self, folder: AnyPath, overwrite: bool) -> float:
-        """Write the folder and return the largest difference of a logit, which is also written."""
+    def write(self, folder: AnyPath) -> ExportSummary:
+        """Write the folder."""
         from safetensors import SafetensorError
         from safetensors.torch import save
 
         tensors = {"prototypes": self.parameters.prototypes, "bias": self.bias}
         content = save({key: value.float().cpu().contiguous() for key, value in tensors.items()})
         try:
-            with make_folder(folder, overwrite) as aside:
+            with make_folder(folder) as aside:
                 self.backbone.write_huggingface(aside, self.parameters.norms)
                 (aside / CLASSES_TENSORS).write_bytes(content)
-                difference = self._compare(lambda images: _run_folder(aside, self.method.classifier, images))
+                difference = self._compare(aside)
                 facts = self._describe() | {"formula": _FORMULA, "largest_difference": difference}
-                (aside / CLASSES_JSON).write_text(_to_json(facts, indent=2) + "\n", encoding="utf-8")
+                text = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
+                (aside / CLASSES_JSON).write_text(text + "\n", encoding="utf-8")
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
             raise LmrError(f"Cannot write the folder {os.fspath(folder)!r}: {reason}. Nothing was written.") from error
-        return difference
+        adapted = sum(value.numel() for named in self.parameters.norms.values() for value in named.values())
+        return ExportSummary(Path(folder), self.method.spec, self.method.classifier.classes, adapted, difference)
 
     def _describe(self) -> dict[str, Any]:
         """Return all that a user of the export needs beside the tensors: classes, formula and origin."""
@@ -262,13 +214,13 @@ class _Export:
             },
         }
 
-    def _compare(self, run: Callable[[Tensor], Tensor]) -> float:
-        """Return the largest difference of a logit between ``predict`` and the export; refuse more than rounding."""
+    def _compare(self, folder: Path) -> float:
+        """Return the largest difference of a logit between ``predict`` and the folder; refuse more than rounding."""
         method, classifier = self.method, self.method.classifier
         images = torch.randn(_CHECKED, *self.backbone.input_shape, generator=torch.Generator().manual_seed(0))
         own = images.to(classifier.device, classifier.dtype)
         expected = method.predict(own, [self.row] * len(own) if method.streams > 1 else None).logits.float().cpu()
-        difference = float((run(own) - expected).abs().nan_to_num(nan=float("inf")).max())
+        difference = float((_run_folder(folder, classifier, own) - expected).abs().nan_to_num(nan=float("inf")).max())
         # Frozen weights in half precision round every activation, which the exported model in float32 does not.
         rounding = LIMIT if classifier.dtype.itemsize >= 4 else 16 * torch.finfo(classifier.dtype).eps
         if difference > rounding * classifier.logit_scale:
@@ -277,10 +229,6 @@ class _Export:
                 "Nothing was written. If the method is your own, its 'export' must describe its 'answer'."
             )
         return difference
-
-
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def _run_folder(folder: Path, classifier: ZeroShot, images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""``lmr label``: label some images of a folder by hand, on a local page or in a terminal.
+"""``lmr label``: label some images of a folder by hand, on a local page.
 
 The images come in random order, so that the labels also give an honest estimate of the accuracy. Every label is written
 to the disk at once. A second run with the same file continues.
@@ -25,9 +25,7 @@ from lmr.apps.truth import read_truth, write_truth
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
 from lmr.core.files import hold_lock
-from lmr.core.foreign_text import make_printable
 from lmr.core.log import LOGGER
-from lmr.core.spec import simplify_name
 from lmr.images.files import UnreadableImage, list_images, open_image
 
 if TYPE_CHECKING:
@@ -97,10 +95,7 @@ class LabelSession:
     def label(self, place: int, name: str | None) -> None:
         """Give an image a label, and write all labels; an earlier label is replaced."""
         if name is not None and name not in self.names:
-            known = {simplify_name(own): own for own in self.names}
-            if simplify_name(name) not in known:
-                raise LmrError(f"There is no class {name!r}.")
-            name = known[simplify_name(name)]
+            raise LmrError(f"There is no class {name!r}.")
         with self._lock:
             if not 0 <= place < len(self.images):
                 raise LmrError(f"There is no image {place}.")
@@ -327,7 +322,7 @@ def _render(path: Path) -> bytes:
 
 
 def label_folder(folder: AnyPath, options: LabelOptions) -> str:
-    """Serve the page until Ctrl-C, or ask in the terminal; return a sentence about what was labelled."""
+    """Serve the page until Ctrl-C; return a sentence about what was labelled."""
     given, options, file = options, options.resolve(), Path(options.out)
     busy = f"Another 'lmr label' is writing {str(file)!r}; end it first, or give another --out."
     with hold_lock(file.with_name(f".{file.name}.lock"), busy, failed=f"Cannot write {str(file)!r}"):
@@ -335,10 +330,7 @@ def label_folder(folder: AnyPath, options: LabelOptions) -> str:
         started = len(session.labels)
         estimator = Estimator(session, lambda: _load(options, session.images)) if options.estimate else None
         try:
-            if options.terminal:
-                label_in_terminal(session, estimator)
-            else:
-                _serve(session, estimator, options)
+            _serve(session, estimator, options)
             if estimator is not None and len(session.labels) >= FEWEST:
                 with contextlib.suppress(KeyboardInterrupt):
                     estimator.wait(PENDING)
@@ -368,39 +360,6 @@ def _load(options: LabelOptions, images: Sequence[Path]) -> tuple[ZeroShot, Call
 
     loaded = load_model(options, images)
     return loaded.classifier, loaded.backbone.preprocess
-
-
-def label_in_terminal(session: LabelSession, estimator: Estimator | None, ask: Callable[[str], str] = input) -> None:
-    """Show paths and read class names, until an empty line at the end of the images, Ctrl-D or Ctrl-C."""
-    if estimator is not None:
-        estimator.start()
-    print(f"Classes: {make_printable(', '.join(session.names))}", file=sys.stderr)
-    print(
-        "Type a class or its beginning; - for none of these, ? to skip, < to go back, Ctrl-D to end.", file=sys.stderr
-    )
-    while coming := session.find_next():
-        try:
-            said = ask(f"[{len(session.labels)}] {make_printable(str(session.images[coming[0]]))}: ").strip()
-        except (EOFError, KeyboardInterrupt):
-            print(file=sys.stderr)
-            return
-        if said == "<":
-            session.back()
-        elif said in ("", "?"):
-            session.skip(coming[0])
-        elif said == "-":
-            session.label(coming[0], None)
-        else:
-            wanted = simplify_name(said)
-            found = [name for name in session.names if simplify_name(name).startswith(wanted)]
-            exact = [name for name in found if simplify_name(name) == wanted]
-            if len(exact or found) != 1:
-                few = ", ".join(found[:5])
-                print(f"{said!r} could be {few}." if found else f"There is no class {said!r}.", file=sys.stderr)
-                continue
-            session.label(coming[0], (exact or found)[0])
-        if estimator is not None:
-            estimator.notify()
 
 
 def _serve(session: LabelSession, estimator: Estimator | None, options: LabelOptions) -> None:

@@ -31,10 +31,10 @@ class MethodOptions(ModelOptions):
     method: str = "steady"
     """a method of 'lmr list', with arguments as in "lmr(lr=5e-4)"; values that are not given follow from the number of
     classes. steady adapts when its answers become less clear, lmr from the first image on"""
-    prior: AnyPath | Mapping[str, float] | None = None
+    prior: str | Mapping[str, float] | None = None
     """the class shares to expect: history, those counted before the answers became less clear; uniform, about as many
-    images of each class, for images that are bad from the first one on; shares such as car=0.8,truck=0.1, where the
-    other classes share the rest evenly; or a file of name,share lines (default: the method's own)"""
+    images of each class, for images that are bad from the first one on; or shares such as car=0.8,truck=0.1, where
+    the other classes share the rest evenly (default: the method's own)"""
     unknown: float | None = None
     """give images whose score 'known' is below X, from 0 to 1, no label and do not adapt on them; costs a forward
     pass per image (default: off, every image has a label)"""
@@ -93,5 +93,4 @@ class LabelOptions(MethodOptions):
     host: str = "127.0.0.1"
     """the address to listen on; with one that other machines reach, such as 0.0.0.0, the page has a secret address"""
     port: int = 0  # the port; 0 takes a free one
-    terminal: bool = False  # show paths and read names in the terminal instead of on a page
     estimate: bool = True  # estimate the accuracy with the model while labelling

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shlex
 import typing
@@ -13,8 +12,8 @@ from typing import Any
 from lmr.apps.options import AnyPath, Prompts
 from lmr.core.class_names import check_class_names
 from lmr.core.classifier import ZeroShot
-from lmr.core.errors import LmrError, MissingFile
-from lmr.core.files import read_json, read_text
+from lmr.core.errors import LmrError
+from lmr.core.files import read_json
 from lmr.core.functional.prior import share_names
 from lmr.core.method import Method
 from lmr.core.registry import AUTO, create, find_addressed, find_method, list_methods, split_address
@@ -53,8 +52,6 @@ def read_labels(labels: AnyPath | Sequence[str]) -> list[str]:
     found = read_names(labels)
     names = list(found.values() if isinstance(found, dict) else found)
     came = f"{os.fspath(labels)!r}" if isinstance(labels, (str, os.PathLike)) else "the list"
-    if len(names) < 2:
-        raise LmrError(f"Expected at least two class names, in a file or as a,b,c; got {len(names)} in {came}.")
     counts = Counter(map(simplify_name, names))
     if repeated := [name for name, count in counts.items() if count > 1]:
         listed = ", ".join(map(repr, repeated[:5]))
@@ -71,8 +68,6 @@ def choose_prompts(templates: Sequence[str] | None, prompts: AnyPath | None) -> 
         return templates
     if templates is not None:
         raise LmrError("Choose between --template (text around the class names) and --prompts (a file of them).")
-    if os.path.isdir(prompts) or not os.path.exists(prompts):
-        raise MissingFile(f"There is no file of prompts {os.fspath(prompts)!r}; check the spelling.")
     content = read_json(prompts, "the prompts in")
     if isinstance(content, list):
         return content
@@ -94,11 +89,11 @@ def create_suited(spec: str, classifier: ZeroShot, **values: Any) -> Method:
     return create(spec, classifier, preset=_read_given(spec).get("preset") or AUTO, **values)
 
 
-def add_prior(spec: str, prior: AnyPath | Mapping[str, float], names: Sequence[str]) -> str:
+def add_prior(spec: str, prior: str | Mapping[str, float], names: Sequence[str]) -> str:
     """Return the spec of a method with class shares as its argument "prior".
 
-    ``prior`` is a word that the method knows, such as "uniform", shares by class name as a mapping or as a text
-    "car=0.8,truck=0.1", or a file of name,share lines.
+    ``prior`` is a word that the method knows, such as "uniform", or shares by class name, as a mapping or as a text
+    "car=0.8,truck=0.1".
     """
     file, plain = split_address(spec)
     name, given = parse_spec(plain)
@@ -124,55 +119,28 @@ def takes_shares(method: type[Method]) -> bool:
     return any(typing.get_origin(own) is tuple for own in (hint, *typing.get_args(hint)))
 
 
-def _read_prior(prior: AnyPath, names: Sequence[str]) -> str | dict[str, float]:
-    """Return shares by name from a file or a text; a text without shares is a word that the method must know."""
-    text = os.fspath(prior)
-    if os.path.exists(prior) and not os.path.isdir(prior):  # a pipe too
-        try:
-            rows = [row for row in csv.reader(read_text(prior, "the class shares in").splitlines()) if any(row)]
-        except csv.Error as error:
-            raise LmrError(f"Cannot read the class shares in {text!r}: {error}.") from error
-        pairs = [tuple(row) for row in rows if [cell.strip().casefold() for cell in row] != ["name", "share"]]
-    elif "=" in text:
-        pairs = [part.rpartition("=")[::2] for part in text.split(",") if part.strip()]
-    elif isinstance(prior, str) and text.isidentifier():
+def _read_prior(text: str, names: Sequence[str]) -> str | dict[str, float]:
+    """Return shares by name from a text; a text without shares is a word that the method must know."""
+    if text.isidentifier():
         return text
-    else:
-        raise LmrError(
-            f"Expected history, uniform, shares such as {names[0]}=0.8 or a file of name,share lines for --prior, got "
-            f"{text!r}, and there is no such file."
-        )
     shares: dict[str, float] = {}
-    for pair in pairs:
+    for part in filter(str.strip, text.split(",")):
+        name, _, share = part.rpartition("=")
         try:
-            name, share = pair
-            value = float(share)
+            shares[name.strip()] = float(share)
         except ValueError as error:
-            raise LmrError(f"Expected a class name and its share in {text!r}, got {','.join(pair)!r}.") from error
-        if name.strip() in shares:
-            raise LmrError(f"Expected one share for each class in {text!r}, got two for {name.strip()!r}.")
-        shares[name.strip()] = value
+            raise LmrError(
+                f"Expected history, uniform or shares such as {names[0]}=0.8,{names[1]}=0.1 for --prior, got {text!r}."
+            ) from error
     return shares
 
 
 def explain_other_method(stored: str, method: Method, what: str, option: str) -> str:
     """Return the error message for ``what``, which belongs to the method ``stored``, with what to do instead."""
-    own, other = (shorten_spec(spec, method.classifier) for spec in (method.spec, stored))
     return (
-        f"{what} belongs to the method {other}, not to {own}; give --method {shlex.quote(other)} to go on with it, or "
-        f"another {option} to start anew."
+        f"{what} belongs to the method {stored}, not to {method.spec}; give --method {shlex.quote(stored)} to go on "
+        f"with it, or another {option} to start anew."
     )
-
-
-def shorten_spec(spec: str, classifier: ZeroShot) -> str:
-    """Return the shortest spec from which ``create_suited`` makes this method; ``spec`` itself if it is not known."""
-    try:
-        name, values = parse_spec(spec)
-        suited = create_suited(name, classifier)
-    except LmrError:
-        return spec
-    differing = {key: value for key, value in values.items() if getattr(suited, key, None) != value}
-    return format_spec(name, differing) if differing else name
 
 
 def _read_given(spec: str) -> dict[str, Any]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 AnyPath = str | os.PathLike[str]
 Prompts = Sequence[str] | Mapping[str, Sequence[str]] | AnyPath
 DType = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-ExportFormat = Literal["transformers", "onnx"]
 DEFAULT_MODEL = "photo"  # of lmr.models.catalog, whose package is slow to import
 
 
@@ -68,9 +67,6 @@ class ExportOptions:
     dtype: DType | None = None  # the type of the weights (default: float32, which states of any type fit)
     method: str | None = None  # only for a method in a file of your own; other states name their method
     stream: int | None = None  # the stream to export, from 0 on, where the state holds several
-    overwrite: bool = False  # replace --out if it is an earlier export (default: refuse to)
-    format: ExportFormat = "transformers"
-    """a folder for transformers, or one file for onnxruntime and other runtimes of ONNX"""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lmr.apps.options import AnyPath
 from lmr.core.errors import LmrError
-from lmr.core.files import sync_folder
+from lmr.core.files import write_atomically
 from lmr.core.spec import list_unknown, simplify_name
 from lmr.data.labelled import list_labelled
 from lmr.images.lists import COLUMNS
@@ -111,20 +111,11 @@ def read_truth(
 
 def write_truth(file: AnyPath, labels: Iterable[tuple[str, str | None]]) -> None:
     """Write labels, pairs of path and class, to a file that is replaced as a whole."""
-    target = Path(os.path.realpath(file))  # a link stays
-    part = target.with_name(f".{target.name}.part")
-    try:
-        with open(part, "w", encoding="utf-8", newline="") as opened:
-            rows = csv.writer(opened)
-            rows.writerow(("path", "label"))
-            rows.writerows((path, name or "") for path, name in labels)
-            opened.flush()
-            os.fsync(opened.fileno())
-        os.replace(part, target)
-        sync_folder(target.parent)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise LmrError(f"Cannot write {str(target)!r}: {error.strerror}.") from error
+    text = io.StringIO(newline="")
+    rows = csv.writer(text)
+    rows.writerow(("path", "label"))
+    rows.writerows((path, name or "") for path, name in labels)
+    write_atomically(file, text.getvalue().encode())
 
 
 class _Places:

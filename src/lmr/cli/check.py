@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="FOLDER", help="a folder with one sub-folder of images per class; any folder with --truth"
     )
-    add_fields(parser, CheckOptions, labels="FILE|A,B,C", model="MODEL", method="SPEC", prior="WORD|SHARES|FILE")
+    add_fields(parser, CheckOptions, labels="FILE|A,B,C", model="MODEL", method="SPEC", prior="WORD|SHARES")
     add_prompt_options(parser)
     add_fields(parser, CheckOptions, truth="FILE.csv|FOLDER", order=None, batch_size="N", passes="N")
     add_model_options(parser)

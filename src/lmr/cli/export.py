@@ -1,4 +1,4 @@
-"""``lmr export``: write an adapted model as a Hugging Face folder or an ONNX file."""
+"""``lmr export``: write an adapted model as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from lmr.cli.shared_options import MODEL_HELP, add_fields, add_prompt_options, r
 DESCRIPTION = """\
 Write an adapted model as a folder that transformers opens without lmr. It holds the model with its adapted norms, its
 preprocessing and its tokenizer. The classes are beside it: prototypes and bias in classes.safetensors; names, prompts,
-bias and origin in classes.json. With --format onnx, write one ONNX file from images to logits instead. Its metadata
-holds the names and the preprocessing.
+bias and origin in classes.json.
 
 The result is compared with lmr's own answers before it is put in its place. Methods whose answer needs more than norms,
-prototypes and a bias cannot be exported. The models that come with lmr can be exported to ONNX only. An error message
-says why."""
+prototypes and a bias cannot be exported, nor can the model that comes with lmr. An error message says why."""
 
 EXAMPLES = """\
 examples:
   lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --state camera.state --out photos.jsonl
   lmr export camera.state --model openai/clip-vit-base-patch16 --out camera
-  one file for onnxruntime:
-    lmr export camera.state --format onnx --out camera.onnx
   one camera of a state of several streams:
     lmr export cameras.state --labels names.txt --model ViT-B-16 --stream 7 --out camera-7   (written by method.save)
 
@@ -37,17 +33,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("state", metavar="STATE", help="a state file, as lmr predict --state and method.save write it")
     add_fields(parser, ExportOptions, labels="FILE|A,B,C")
-    add("--out", required=True, metavar="PATH", help="the folder or ONNX file to write; it must not exist, except with "
-        "--overwrite")  # fmt: skip
-    add_fields(parser, ExportOptions, format=None)
+    add("--out", required=True, metavar="FOLDER", help="the folder to write, which must not exist")
     add("--model", default=DEFAULT_MODEL, metavar="MODEL", help=MODEL_HELP)
     add_prompt_options(parser)
-    add_fields(parser, ExportOptions, stream="N", overwrite=None, method="FILE.py:NAME")
+    add_fields(parser, ExportOptions, stream="N", method="FILE.py:NAME")
     add_fields(parser.add_argument_group("about the model"), ExportOptions, dtype=None)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the folder or file and print where it is."""
+    """Write the folder and print where it is."""
     from lmr.apps.export import export_state
 
     summary = export_state(options.state, options.out, read_dataclass(ExportOptions, options))

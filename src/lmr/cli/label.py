@@ -22,8 +22,6 @@ examples:
   two commands and a minute of clicking:
     lmr label photos --labels "cat,dog,ship,truck"
     lmr predict photos --labels "cat,dog,ship,truck" --truth labels.csv --out photos.jsonl
-  without a browser:
-    lmr label photos --labels names.txt --terminal
   from a phone in the same network, at a secret address:
     lmr label photos --labels names.txt --host 0.0.0.0
 
@@ -35,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="FOLDER", help="a folder of images, with all its sub-folders")
     add_fields(parser, LabelOptions, labels="FILE|A,B,C", out="FILE", model="MODEL")
     add_prompt_options(parser)
-    add_fields(parser, LabelOptions, terminal=None, host="ADDRESS", port="N")
+    add_fields(parser, LabelOptions, host="ADDRESS", port="N")
     add_model_options(parser)
 
 

@@ -1,18 +1,19 @@
-"""The parser of ``lmr``: a table of the commands, each filled in from its own file when it is chosen."""
+"""The parser of ``lmr``: a table of the commands, each of which is parsed by its own file when it is chosen."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import importlib
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lmr.version import __version__
 
 
 class Command(NamedTuple):
-    """A line of ``lmr --help``; a command without a group is only named there.
+    """A line of ``lmr --help``.
 
     The module of the same name holds DESCRIPTION, EXAMPLES, ``add_options(parser)`` and ``run(options)``, which returns
     None or a complaint. It imports nothing heavy before ``run`` is called.
@@ -30,14 +31,13 @@ COMMANDS = {
     "check": Command(USE, "see on labelled images whether adapting helps"),
     "serve": Command(USE, "serve a classifier that adapts to many streams, over HTTP"),
     "camera": Command(USE, "send the frames of a camera, a video or a folder to the service"),
-    "export": Command(USE, "write an adapted model for transformers or ONNX, to run without lmr"),
+    "export": Command(USE, "write an adapted model for transformers, to run without lmr"),
     "bench": Command(RESEARCH, "run methods on benchmarks; resumes if interrupted"),
     "report": Command(RESEARCH, "make tables, figures and a web page from finished runs"),
     "reproduce": Command(RESEARCH, "run a table of the paper and compare it with the published one"),
     "list": Command(SYSTEM, "show methods and models, and explain the arguments of a method"),
     "doctor": Command(SYSTEM, "describe a model and check that it works"),
     "fetch": Command(SYSTEM, "get a dataset, or check one"),
-    "completion": Command("", "print a completion script for a shell"),
 }
 GROUPS = (USE, RESEARCH, SYSTEM)
 
@@ -55,60 +55,45 @@ examples:
   lmr COMMAND --help                                          more about a command"""
 
 
-class MainParser(argparse.ArgumentParser):
-    """The parser of ``lmr`` itself, whose help lists the commands in groups."""
-
-    def format_help(self) -> str:
-        """Return the usage, the commands by group and some examples."""
-        parts = [f"usage: {self.prog} COMMAND ...", DESCRIPTION]
-        for group in GROUPS:
-            commands = [(name, command.help) for name, command in COMMANDS.items() if command.group == group]
-            parts.append("\n".join([f"{group}:", *(f"  {name:<12}{text}" for name, text in commands)]))
-        more = [f"{name} ({command.help})" for name, command in COMMANDS.items() if not command.group]
-        parts.append(f"also: {', '.join(more)}")
-        parts.append("options:\n  -h, --help  show this help\n  --version   show the version")
-        return "\n\n".join([*parts, EXAMPLES]) + "\n"
-
-
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Return the options of one command; their ``run`` is the function that takes them.
 
     Without words the help is printed. A wrong command or option raises SystemExit with the code 2.
     """
-    if not words:
-        build_parser().parse_args(["--help"])
-    chosen = next((word for word in words if not word.startswith("-")), None)
-    if chosen is not None and chosen not in COMMANDS:
+    chosen = words[0] if words else "--help"
+    if chosen in COMMANDS:
+        return build_command(chosen).parse_args(words[1:])
+    if chosen in ("-h", "--help"):
+        print(format_help())
+    elif chosen == "--version":
+        print(f"lmr {__version__}")
+    else:
         near = difflib.get_close_matches(chosen, COMMANDS, n=1, cutoff=0.5)
         advice = f"Did you mean {near[0]!r}?" if near else "'lmr --help' lists the commands."
-        build_parser().exit(2, f"lmr: There is no command {chosen!r}. {advice}\n")
-    options, unknown = build_parser([chosen] if chosen else []).parse_known_args(words)
-    if unknown and chosen:  # the error names the command and shows its options
-        build_command(chosen).error(f"unrecognized arguments: {' '.join(unknown)}")
-    return options
+        print(f"lmr: There is no command {chosen!r}. {advice}", file=sys.stderr)
+        raise SystemExit(2)
+    raise SystemExit(0)
 
 
-def build_parser(filled: Collection[str] = ()) -> argparse.ArgumentParser:
-    """Return the parser with the names of all commands, and with the options of some."""
-    parser = MainParser(prog="lmr", description=DESCRIPTION, epilog=EXAMPLES)
-    parser.add_argument("--version", action="version", version=f"lmr {__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
-    for name, command in COMMANDS.items():
-        made = subparsers.add_parser(name, help=command.help, formatter_class=argparse.RawDescriptionHelpFormatter)
-        if name in filled:
-            _fill(made, name)
-    return parser
+def format_help() -> str:
+    """Return the usage, the commands by group and some examples."""
+    parts = ["usage: lmr COMMAND ...", DESCRIPTION]
+    for group in GROUPS:
+        commands = [(name, command.help) for name, command in COMMANDS.items() if command.group == group]
+        parts.append("\n".join([f"{group}:", *(f"  {name:<12}{text}" for name, text in commands)]))
+    parts.append("options:\n  -h, --help  show this help\n  --version   show the version")
+    return "\n\n".join([*parts, EXAMPLES])
 
 
 def build_command(name: str) -> argparse.ArgumentParser:
-    """Return the parser of one command alone."""
-    parser = argparse.ArgumentParser(prog=f"lmr {name}", formatter_class=argparse.RawDescriptionHelpFormatter)
-    _fill(parser, name)
-    return parser
-
-
-def _fill(parser: argparse.ArgumentParser, name: str) -> None:
+    """Return the parser of one command."""
     module = importlib.import_module(f"lmr.cli.{name}")
-    parser.description, parser.epilog = module.DESCRIPTION, module.EXAMPLES
+    parser = argparse.ArgumentParser(
+        prog=f"lmr {name}",
+        description=module.DESCRIPTION,
+        epilog=module.EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     module.add_options(parser)
     parser.set_defaults(run=module.run)
+    return parser

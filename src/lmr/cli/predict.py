@@ -50,17 +50,12 @@ examples:
     lmr predict photos --labels "cat,dog,ship,truck"
   any other words, with CLIP; the class names are in a file with one per line:
     lmr predict photos --labels names.txt --model openai/clip-vit-base-patch16 --out photos.jsonl
-  your own fine-tuned model and prompt set:
-    lmr predict photos --labels names.txt --model tuned --prompts prompts.json --out tuned.jsonl
-  a table for a spreadsheet:
+  a table for a spreadsheet; and again after an interruption:
     lmr predict photos --labels names.txt --out photos.csv
-  resume it after an interruption:
     lmr predict photos --labels names.txt --out photos.csv --resume
   a new folder every day, each run starting from what the last one learnt:
     lmr predict monday  --labels names.txt --state camera.state --out monday.jsonl
     lmr predict tuesday --labels names.txt --state camera.state --out tuesday.jsonl
-  the same with other labels from today on:
-    lmr predict wednesday --labels new.txt --state camera.state --adopt --out wednesday.jsonl
   correct all answers with about twenty labels:
     lmr label photos --labels names.txt
     lmr predict photos --labels names.txt --truth labels.csv --out photos.jsonl
@@ -68,19 +63,14 @@ examples:
     lmr predict foggy --labels names.txt --prior uniform --out foggy.jsonl
   a road camera whose class shares are known; the other classes share the rest evenly:
     lmr predict road --labels names.txt --prior car=0.8,truck=0.1 --out road.jsonl
-  the published method, which adapts from the first image on, at half its cost and with most of its gain:
-    lmr predict photos --labels names.txt --method "lmr_variants(share=0.25)" --out photos.jsonl
   no label for images that belong to none of the classes:
     lmr predict photos --labels names.txt --unknown 0.4 --out photos.jsonl
   a video, one frame per second of 25 frames:
     lmr predict street.mp4 --every 25 --labels names.txt --out street.jsonl
-  the images that a table lists in its column "photo":
-    lmr predict survey.csv --column photo --labels names.txt --out survey.jsonl
   one folder per camera, each adapted on its own:
     lmr predict cameras --stream-by folder --labels names.txt --out cameras-out
-  streams by a part of the path, or by a column of a list:
+  streams by a part of the path:
     lmr predict frames --stream-by '(cam[0-9]+)_' --labels names.txt --out frames-out
-    lmr predict frames.csv --stream-by column:camera --labels names.txt --out frames-out
   the same on all machines of a Ray cluster:
     lmr predict cameras --stream-by folder --ray auto --labels names.txt --out /shared/cameras-out
   the same model without adaptation, to compare:
@@ -107,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="folders, with all their sub-folders; image and video files; .csv lists of such files",
     )
     add_fields(parser, PredictOptions, "labels", labels="FILE|A,B,C", model="MODEL", method="SPEC")
-    add_fields(parser, PredictOptions, truth="FILE.csv|FOLDER", prior="WORD|SHARES|FILE", unknown="X")
+    add_fields(parser, PredictOptions, truth="FILE.csv|FOLDER", prior="WORD|SHARES", unknown="X")
     add_prompt_options(parser)
     add_fields(
         parser,
@@ -125,7 +115,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_fields(parser.add_mutually_exclusive_group(), PredictOptions, resume=None, overwrite=None)
     parser.add_argument("-v", "--verbose", action="store_true", help="also print speed, values and files at the end")
     group = parser.add_argument_group("streams and clusters")
-    add_fields(group, PredictOptions, stream_by="folder|REGEX|column:NAME")
+    add_fields(group, PredictOptions, stream_by="folder|REGEX")
     add = group.add_argument
     add(
         "--ray",
@@ -136,7 +126,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "an address) one that is started here for the time of the command. Needs pip install 'lmr[ray]'; images "
         "must have the same paths on all nodes, and --out and --state are folders that they share",
     )
-    add("--dry-run", action="store_true", help="show the streams; label nothing")
     add_model_options(parser)
 
 
@@ -152,10 +141,8 @@ def run(options: argparse.Namespace) -> str | None:
     if given.stream_by is not None:
         summary = _run_streams(options, given)
     else:
-        for flag in ("ray", "dry_run"):
-            if getattr(options, flag):
-                name = flag.replace("_", "-")
-                raise LmrError(f"--{name} is for streams; say with --stream-by which images belong to one stream.")
+        if options.ray:
+            raise LmrError("--ray is for streams; say with --stream-by which images belong to one stream.")
         with tempfile.TemporaryDirectory() as folder:  # the page is made from a file
             unnamed = given.html is not None and given.out is None and not given.resume
             chosen = replace(given, out=Path(folder) / "answers.jsonl") if unnamed else given
@@ -165,22 +152,17 @@ def run(options: argparse.Namespace) -> str | None:
             if unnamed:
                 print_bytes(Path(folder, "answers.jsonl").read_bytes())
                 summary = replace(summary, out=None)
-    if summary is None:
-        return None
     print(f"lmr: {describe_run(summary, given, options.sources)}", file=sys.stderr)
     for sentence in filter(None, (str(summary) if options.verbose else summary.watch, summary.tally.precision)):
         print(f"lmr: {sentence}", file=sys.stderr)
     return summary.complaint
 
 
-def _run_streams(options: argparse.Namespace, given: PredictOptions) -> PredictSummary | None:
-    """Label streams here or on a cluster; None for a dry run, which is printed."""
+def _run_streams(options: argparse.Namespace, given: PredictOptions) -> PredictSummary:
+    """Label streams here or on a cluster."""
     from lmr.apps.predict.streams import plan_streams, predict_streams
 
     plan = plan_streams(options.sources, given)
-    if options.dry_run:
-        print(plan.describe())
-        return None
     if not options.ray:
         return predict_streams(plan)
     from lmr.cluster.ray_connection import connect

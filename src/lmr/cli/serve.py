@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "to, with the model and the photographs that come with lmr; the only other options that apply are --for, "
         "--host, --port, --token-file and --log-level")  # fmt: skip
     add("--for", dest="seconds", type=float, metavar="S", help="with --demo: end after S seconds, with a table")
-    add_fields(group, MethodOptions, labels="FILE|A,B,C", model="MODEL", method="SPEC", prior="WORD|SHARES|FILE")
+    add_fields(group, MethodOptions, labels="FILE|A,B,C", model="MODEL", method="SPEC", prior="WORD|SHARES")
     add_fields(group, MethodOptions, unknown="X", reuse="X", watch="on|report|off")
     add_fields(group, ServiceSettings, show_frames=None)
     group = parser.add_argument_group("where it is served")

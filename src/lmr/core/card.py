@@ -11,13 +11,7 @@ Emission = Literal["before", "after"]
 
 
 class Role(enum.IntEnum):
-    """The role of a method in a comparison; tables list methods in this order.
-
-    Examples:
-        >>> import lmr
-        >>> lmr.find_method("zeroshot").card.role is lmr.Role.BASELINE
-        True
-    """
+    """The role of a method in a comparison; tables list methods in this order."""
 
     BASELINE = 0  # the frozen classifier, to which every method is compared
     OTHER = 1
@@ -25,26 +19,14 @@ class Role(enum.IntEnum):
 
 
 class Tower(enum.Enum):
-    """A part of the model that a method adapts.
-
-    Examples:
-        >>> import lmr
-        >>> [tower.value for tower in lmr.find_method("bitta").towers]
-        ['image', 'text']
-    """
+    """A part of the model that a method adapts."""
 
     IMAGE = "image"
     TEXT = "text"
 
 
 class Scores(enum.Enum):
-    """The meaning of a method's logits.
-
-    Examples:
-        >>> import lmr
-        >>> lmr.find_method("tent").scores.value
-        'cosines'
-    """
+    """The meaning of a method's logits."""
 
     COSINES = "cosines"  # logit_scale * similarity + logit_bias, plus the method's ``logit_offset``
     LABELS = "labels"  # the logarithm of a distribution over labels
@@ -53,14 +35,7 @@ class Scores(enum.Enum):
 
 @dataclass(frozen=True)
 class Preset:
-    """A named configuration, the source of its values, and the batch size they were chosen for.
-
-    Examples:
-        >>> import lmr
-        >>> preset = lmr.find_method("tent").card.presets["imagenet"]
-        >>> preset.values, preset.batch_size
-        ({'optimizer': 'sgd', 'lr': 0.00025}, 64)
-    """
+    """A named configuration, the source of its values, and the batch size they were chosen for."""
 
     values: dict[str, Any]
     source: str

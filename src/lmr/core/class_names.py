@@ -20,14 +20,6 @@ def check_class_names(names: Sequence[str]) -> None:
     r"""Refuse a name that is empty, too long, reserved, or with characters that change how a line is shown.
 
     The time is proportional to the characters, and small: call this before anything else is done with names.
-
-    Examples:
-        >>> from lmr.core.class_names import check_class_names
-        >>> check_class_names(["cat", "great white shark"])
-        >>> check_class_names(["cat", "dog\n"])
-        Traceback (most recent call last):
-        ...
-        lmr.core.errors.LmrError: The class name 'dog\n' has the control character U+000A; remove it.
     """
     for place, name in enumerate(names, 1):
         if not isinstance(name, str):

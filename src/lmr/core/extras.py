@@ -11,17 +11,7 @@ from lmr.core.errors import LmrError
 def require(module: str, extra: str, purpose: str) -> ModuleType:
     """Return an optional module, or raise an LmrError that names the extra to install.
 
-    Args:
-        module: The module to import, such as "pandas" or "ray.serve".
-        extra: The extra of lmr that brings it, such as "bench".
-        purpose: What needs it, as the beginning of the error message, such as "A report".
-
-    Examples:
-        >>> from lmr.core.extras import require
-        >>> require("panda", "bench", "A report")
-        Traceback (most recent call last):
-        ...
-        lmr.core.errors.LmrError: A report needs panda; install it with: pip install 'lmr[bench]'
+    ``purpose`` is what needs it, as the beginning of the error message, such as "A report".
     """
     try:
         return importlib.import_module(module)

@@ -113,12 +113,11 @@ def replace_durably(finished: AnyPath, target: AnyPath) -> None:
 
 
 @contextlib.contextmanager
-def make_folder(path: AnyPath, replace: bool = False) -> Iterator[Path]:
-    """Yield an empty folder to fill; at the end of the context it is renamed to ``path``. Raises OSError.
+def make_folder(path: AnyPath) -> Iterator[Path]:
+    """Yield an empty folder to fill; at the end of the context it is renamed to ``path``, which must not exist.
 
-    A folder with content at ``path`` is replaced if ``replace`` says so, and otherwise an OSError.
-    The files are written to a folder beside ``path`` with a name of its own and flushed to the disk before it is
-    renamed. So ``path`` never holds some of the files; a kill can leave the other folder, ``.NAME.*.part``.
+    Raises OSError. The files are written to a folder beside ``path`` with a name of its own and flushed to the disk
+    before it is renamed. So ``path`` never holds some of the files; a kill can leave the folder ``.NAME.*.part``.
     """
     target = Path(os.path.realpath(path))  # a link stays
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
@@ -128,7 +127,7 @@ def make_folder(path: AnyPath, replace: bool = False) -> Iterator[Path]:
             if file.is_file():
                 _flush(file)
         aside.chmod(0o777 & ~_read_mask())
-        (replace_folder if replace else os.rename)(aside, target)
+        os.rename(aside, target)
         sync_folder(target.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

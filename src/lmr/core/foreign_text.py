@@ -11,26 +11,14 @@ _PLAIN_HOST = re.compile(r"(\[[^]]*]|[^@:/?#]*)(:\d*)?(?=[/?#]|$)")  # the begin
 
 
 def make_printable(text: str) -> str:
-    r"""Return a text for a terminal: control characters, which may move the cursor or more, as their codes.
-
-    Examples:
-        >>> from lmr.core.foreign_text import make_printable
-        >>> print(make_printable("café \x1b[2J"))
-        café \x1b[2J
-    """
+    r"""Return a text for a terminal: control characters, which may move the cursor or more, as their codes."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
     )
 
 
 def shorten(text: str, most: int = 40) -> str:
-    """Return the beginning of a text that others sent, for an error message.
-
-    Examples:
-        >>> from lmr.core.foreign_text import shorten
-        >>> shorten("cat"), shorten("a" * 1000, 4)
-        ('cat', 'aaaa...')
-    """
+    """Return the beginning of a text that others sent, for an error message."""
     return text if len(text) <= most else f"{text[:most]}..."
 
 
@@ -38,11 +26,6 @@ def hide_password(address: str) -> str:
     """Return an address without user and password, for messages and files.
 
     A password that is not percent-encoded may have any characters, so everything before the last @ goes.
-
-    Examples:
-        >>> from lmr.core.foreign_text import hide_password
-        >>> hide_password("rtsp://user:p/a@ss@10.0.0.17/stream?channel=1&password=x")
-        'rtsp://10.0.0.17/stream?channel=1&password=***'
     """
     scheme, separator, rest = _SECRET.sub(r"\1***", address).partition("://")
     if not separator:
@@ -51,13 +34,7 @@ def hide_password(address: str) -> str:
 
 
 def write_cell(text: str) -> str:
-    """Return a cell of a .csv file that a spreadsheet takes as text: behind a quote if it looks like a formula.
-
-    Examples:
-        >>> from lmr.core.foreign_text import write_cell
-        >>> write_cell("=1+1"), write_cell("cat")
-        ("'=1+1", 'cat')
-    """
+    """Return a cell of a .csv file that a spreadsheet takes as text: behind a quote if it looks like a formula."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lmr.core.errors import LmrError
+from lmr.core.spec import convert
 
 WIDTH = 4.0  # logits by which the best class stands above the mean class, for a score of 1 - 1/e
 
@@ -34,12 +35,7 @@ def score_known(logits: Tensor) -> Tensor:
 
 def check_unknown(unknown: float | None) -> float | None:
     """Return a threshold as a number or None; refuse anything else."""
-    if unknown is None:
-        return None
-    try:
-        value = float(unknown)
-    except (TypeError, ValueError, OverflowError):
-        value = -1.0
-    if isinstance(unknown, bool) or not 0 <= value <= 1:
-        raise LmrError(f"Expected a threshold of unknown images from 0 to 1, got {unknown!r}.")
+    value: float | None = convert(unknown, float | None, "the threshold of unknown images")
+    if value is not None and not 0 <= value <= 1:
+        raise LmrError(f"Expected a threshold of unknown images from 0 to 1, got {value!r}.")
     return value

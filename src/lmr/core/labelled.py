@@ -19,7 +19,7 @@ from lmr.core.errors import LmrError
 from lmr.core.functional.offset import Estimate, estimate_accuracy, learn_offset
 from lmr.core.functional.pixels import VARIANCES, describe_pixels
 from lmr.core.prediction import AdaptedParameters, Prediction, State
-from lmr.core.runner import find_streams, read_whole
+from lmr.core.runner import choose_first, find_streams, read_whole
 from lmr.core.state import Ranges, Start
 from lmr.core.streams import StreamIds, Streams
 from lmr.core.wrapper import Wrapper, unwrap
@@ -139,7 +139,7 @@ class Labelled(Wrapper):
             if isinstance(images, Tensor) and images.is_floating_point():
                 given, batch = self.check(images, streams)
                 logits = _keep(self.method.predict(given, batch).logits)
-                means = batch.mean(describe_pixels(self._choose_first(given)).float())
+                means = batch.mean(describe_pixels(choose_first(unwrap(self), given)).float())
                 pixels, around = batch.repeat(means), batch.repeat(batch.sizes)
                 number = torch.full_like(truth, -1)
                 self._check_count(truth, len(logits))
@@ -220,10 +220,6 @@ class Labelled(Wrapper):
         """Return copies of the own tensors of one stream, on the CPU."""
         return {key: value[stream].detach().cpu().clone() for key, value in self.own.items()}
 
-    def _choose_first(self, images: Tensor) -> Tensor:
-        """Return the images themselves: the first of given views."""
-        return images[:, 0] if unwrap(self).takes_views and self.classifier.holds_views(images) else images
-
     def _note(self, images: Tensor, logits: Tensor, batch: Streams, biased: set[int]) -> None:
         """Keep what a label of these images would need, and fit again where other labels or another d0 count now.
 
@@ -236,7 +232,7 @@ class Labelled(Wrapper):
         new = {key: self.own[key][batch.active].clone() for key in ("recent_logits", "recent_pixels")}
         index = batch.index[last]
         new["recent_logits"][index, place] = _keep(logits)[last]
-        new["recent_pixels"][index, place] = describe_pixels(self._choose_first(images)).float()[last]
+        new["recent_pixels"][index, place] = describe_pixels(choose_first(unwrap(self), images)).float()[last]
         self.put(new | {"seen": seen + sizes}, batch.active)
         if taught := self._list_taught():
             flipped = biased ^ self._find_biased(batch)

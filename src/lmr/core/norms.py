@@ -114,10 +114,6 @@ class NormBank:
 
         Sample k of a batch uses row ``index[k]``; with a single row no index is needed. Gradients flow to ``rows``.
         """
-        if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != self.size:
-            raise LmrError(f"Expected rows [streams, {self.size}] for this tower's norms, got {list(rows.shape)}.")
-        if index is None and len(rows) > 1:
-            raise LmrError(f"Expected an index that gives each sample one of the {len(rows)} rows, got none.")
         rows = rows[0] if len(rows) == 1 else rows[index]
         pieces = iter(
             torch.split(rows, self._sizes, -1)

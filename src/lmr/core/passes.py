@@ -26,20 +26,10 @@ _SCALE = 10.0  # its logit scale: images are classified with confidence, and no 
 
 @dataclass(frozen=True)
 class Passes:
-    """The passes of each image through the image tower in a step, and of each class prompt through the text tower.
-
-    Backwards are those of samples with a gradient. Prompts are counted for a whole batch.
-
-    Examples:
-        >>> import lmr
-        >>> lmr.Passes(forwards=2.0, backwards=1.0).text_forwards
-        0.0
-    """
+    """The passes of each image through the image tower in a step; backwards are those of samples with a gradient."""
 
     forwards: float
     backwards: float = 0.0
-    text_forwards: float = 0.0
-    text_backwards: float = 0.0
 
 
 _COUNTED: dict[tuple[type[Method], str, int, int], Passes] = {}  # by method, spec, classes and size of the batch
@@ -75,7 +65,7 @@ def count_passes(method: Method, batch_size: int = 8) -> Passes | None:
         >>> import lmr
         >>> method = lmr.create("tent", lmr.load().classifier(["cat", "dog"]))
         >>> lmr.count_passes(method, batch_size=4)
-        Passes(forwards=1.0, backwards=1.0, text_forwards=0.0, text_backwards=0.0)
+        Passes(forwards=1.0, backwards=1.0)
     """
     kind, classes = type(method), method.classifier.classes
     key = (kind, method.spec, classes, batch_size)
@@ -84,20 +74,16 @@ def count_passes(method: Method, batch_size: int = 8) -> Passes | None:
         generator = torch.Generator().manual_seed(1)
         images = 0.1 * torch.randn(batch_size, *_SHAPE, dtype=torch.float64, generator=generator)
         images += clip.prototypes[torch.arange(batch_size) % classes].view_as(images) * math.sqrt(math.prod(_SHAPE))
-        assert clip.text is not None
         try:
             copy = kind(clip, **{key: getattr(method, key) for key in list_arguments(kind)})
             copy.fill_state(images)
-            with count_samples(clip.encoder) as seen, count_samples(clip.text.tower) as read:
+            with count_samples(clip.encoder) as seen:
                 for _ in range(steps):
                     copy.step(images)
         except Exception as error:  # the method is anyone's code, and needs more than this model has
             LOGGER.info("The passes of %s are not known: it fails on the stand-in model (%s).", method.name, error)
             return None
-        _COUNTED[key] = Passes(
-            *(seen[way] / (steps * batch_size) for way in ("forwards", "backwards")),
-            *(read[way] / (steps * classes) for way in ("forwards", "backwards")),
-        )
+        _COUNTED[key] = Passes(*(seen[way] / (steps * batch_size) for way in ("forwards", "backwards")))
     return _COUNTED[key]
 
 

@@ -15,23 +15,10 @@ class PixelScale:
 
     Methods see preprocessed images only. Cropping, flipping and averaging give the same before and after this scaling;
     an augmentation that reads the values themselves (AugMix) needs it undone.
-
-    Examples:
-        >>> import lmr, torch
-        >>> scale = lmr.PixelScale(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
-        >>> pixels = torch.tensor([0.0, 128.0, 255.0]).view(1, 1, 3).expand(3, 1, 3)
-        >>> torch.equal(scale.to_pixels(scale.from_pixels(pixels)), pixels)
-        True
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.mean or len(self.mean) != len(self.std) or not all(value > 0 for value in self.std):
-            raise LmrError(
-                f"Expected a mean and a positive standard deviation for every channel, got {self.mean} and {self.std}."
-            )
 
     def to_pixels(self, images: Tensor) -> Tensor:
         """Whole numbers from 0 to 255 in the type of ``images`` [..., C, H, W]."""

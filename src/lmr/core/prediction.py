@@ -115,12 +115,6 @@ class Step:
     ``state`` holds the tensors [A, ...] that changed; the others stay as they are. Tensors that are not part of the
     state are checked against their ranges and dropped. ``info`` holds tensors [A], one
     value for each stream of the batch.
-
-    Examples:
-        >>> import lmr, torch
-        >>> step = lmr.Step(torch.zeros(4, 2), {"mean": torch.zeros(1, 2)}, {"loss": torch.zeros(1)})
-        >>> step.logits.shape, sorted(step.state), sorted(step.info)
-        (torch.Size([4, 2]), ['mean'], ['loss'])
     """
 
     logits: Tensor

@@ -23,14 +23,6 @@ class Remembered(ZeroShot):
     ``encode_part``. ``kept`` may be shared by several classifiers. With ``every`` it keeps the features of all batches
     by their values, and the tokens that ``AdaptedTower`` goes on from. ``spared`` counts the seconds that the encoding
     took when it was done.
-
-    Examples:
-        >>> import lmr, torch
-        >>> from lmr.core.remembered import Remembered
-        >>> clip = lmr.load().classifier(["cat", "dog"])
-        >>> once, images = Remembered(clip, every=True), torch.randn(4, 3, 32, 32)
-        >>> torch.equal(once(images), clip(images)), torch.equal(once(images), clip(images))
-        (True, True)
     """
 
     def __init__(self, classifier: ZeroShot, kept: Kept | None = None, *, every: bool = False) -> None:

@@ -36,20 +36,12 @@ class Saved:
         """Adapt on this batch and answer it."""
         raise NotImplementedError
 
-    def predict(self, images: Tensor, streams: StreamIds | Streams = None) -> Prediction:
-        """Answer with the present state and change nothing."""
-        raise NotImplementedError
-
     def reset(self, streams: StreamIds = None) -> None:
         """Return all streams, or the named ones, to their start."""
         raise NotImplementedError
 
     def session(self) -> AbstractContextManager[None]:
         """Keep other threads off the towers and the state while a block of code runs."""
-        raise NotImplementedError
-
-    def transaction(self, rows: Tensor) -> AbstractContextManager[None]:
-        """Give the streams ``rows`` their old state back if a block of code raises."""
         raise NotImplementedError
 
     def state_dict(self, streams: StreamIds = None) -> dict[str, Any]:
@@ -69,16 +61,7 @@ class Saved:
         raise NotImplementedError
 
     def as_module(self) -> nn.Module:
-        """Return an ``nn.Module`` whose ``forward(images)`` adapts on the batch and returns its logits.
-
-        Examples:
-            >>> import lmr, torch
-            >>> method = lmr.create("tent", lmr.load().classifier(["cat", "dog"]))
-            >>> model = method.as_module()
-            >>> model(torch.randn(4, 3, 32, 32)).shape
-            torch.Size([4, 2])
-            >>> model.reset()
-        """
+        """Return an ``nn.Module`` whose ``forward(images)`` adapts on the batch and returns its logits."""
         return MethodModule(self)
 
     def to(self, device: Device | torch.dtype | None = None, dtype: torch.dtype | str | None = None) -> Self:

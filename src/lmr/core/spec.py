@@ -14,9 +14,7 @@ from typing import Any
 from lmr.core.errors import LmrError
 from lmr.core.foreign_text import shorten
 
-_PLURALS = {"men": "man", "women": "woman", "children": "child", "people": "person", "mice": "mouse", "geese": "goose"}
 _SHOWN = 100  # characters of an unknown name in a message
-LONG = 8  # letters of a word that may have two slips
 _HINTS: dict[type, dict[str, Any]] = {}
 
 
@@ -69,36 +67,9 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def find_near(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return the known names nearest to one: its singular or plural first, then those that it may be a slip for.
-
-    A slip is a letter too many, too few, wrong or swapped with the next; words of 8 letters may have two. What is spelt
-    less alike has another meaning more often than not.
-
-    Examples:
-        >>> from lmr.core.spec import find_near
-        >>> known = ["wolf", "pickup truck", "dog"]
-        >>> find_near("Pickup_trucks", known), find_near("dgo", known), find_near("wig", known)
-        (['pickup truck'], ['dog'], [])
-    """
+    """Return the known names that are spelt most like one."""
     names = {simplify_name(one): one for one in known}
-    plain = simplify_name(name)
-    same = [one for one in names if _drop_number(one) == _drop_number(plain)]
-    slips = {one: _count_slips(plain, one) for one in names if abs(len(one) - len(plain)) <= 2}
-    most = 2 if len(plain) >= LONG else 1
-    alike = sorted((one for one, number in slips.items() if number <= most), key=slips.__getitem__)
-    return [names[one] for one in dict.fromkeys([*same, *alike])][:count]
-
-
-def _count_slips(one: str, other: str) -> int:
-    """Return the smallest number of letters to insert, delete, replace or swap with the next between two words."""
-    before, row = list[int](), list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        older, before, row = before, row, [i]
-        for j, mark in enumerate(other, 1):
-            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != mark)))
-            if i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], mark):
-                row[j] = min(row[j], older[j - 2] + 1)
-    return row[-1]
+    return [names[near] for near in difflib.get_close_matches(simplify_name(name), names, n=count)]
 
 
 def list_unknown(unknown: Sequence[str], known: Collection[str], most: int = 20) -> str:
@@ -108,17 +79,6 @@ def list_unknown(unknown: Sequence[str], known: Collection[str], most: int = 20)
         for name in (shorten(one, _SHOWN) for one in unknown[:most])
     ]
     return ", ".join(parts) + (f" and {len(unknown) - most} more" if len(unknown) > most else "")
-
-
-def _drop_number(name: str) -> str:
-    """Return one form for the singular and the plural of an English noun; it need not be a word."""
-    start, _, word = name.rpartition(" ")
-    word = _PLURALS.get(word, word)
-    if word.endswith(("ies", "ves")):
-        word = word[:-3] + {"i": "y", "v": "f"}[word[-3]]
-    elif word.endswith("s") and not word.endswith(("ss", "us")):
-        word = word[:-1]
-    return f"{start} {word.removesuffix('e')}"
 
 
 def simplify_name(name: str) -> str:

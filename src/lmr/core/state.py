@@ -170,8 +170,6 @@ def join_header(header: Mapping[str, Any]) -> bytes:
 def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read what ``write_state`` wrote; a missing, truncated, damaged or foreign file is an LmrError."""
     name = repr(os.fspath(path))
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
-        raise LmrError(f"{name} is a folder, pipe or device, not a state file; give the path of the file.")
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError as error:

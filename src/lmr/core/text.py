@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.errors import LmrError
 from lmr.core.gradients import vjp
 
 T = TypeVar("T")
@@ -65,11 +64,6 @@ class TextSide:
     def prototypes(self, part: slice) -> Tensor:
         """Return unit features [n, D] of some classes, never below float32."""
         raw = self.encode(self.tower, part)
-        if raw.ndim != 2 or len(raw) != part.stop - part.start:
-            raise LmrError(
-                f"Expected text features {[part.stop - part.start, 'D']} for the classes {part.start} to "
-                f"{part.stop - 1}, got {list(raw.shape)}; the text side encodes one prompt per class."
-            )
         return F.normalize(raw.to(torch.promote_types(raw.dtype, torch.float32)), dim=-1)
 
     def all_prototypes(self, chunk: int) -> Tensor:
@@ -87,13 +81,6 @@ class TextReader:
     """A text tower and how it reads any texts, for methods that write texts of their own.
 
     ``encode`` maps N texts to their features [N, D], without gradient. A text that it cannot read is an LmrError.
-
-    Examples:
-        >>> import lmr, torch
-        >>> backbone = lmr.load("photo")
-        >>> clip = backbone.classifier(["cat", "ship"])
-        >>> clip.read_texts(["a large cat", "a small ship"]).shape
-        torch.Size([2, 128])
     """
 
     tower: nn.Module

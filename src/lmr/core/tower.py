@@ -37,13 +37,6 @@ class AdaptedTower:
     Nothing couples two streams: a batch may mix them, and each gets the gradient that it gets alone. A batch of one
     stream runs on a view of its row; in mixed batches every sample gets a copy of its row. A batch that is best encoded
     in parts is differentiated in parts, so that the graph of one part is freed before the next one is encoded.
-
-    Examples:
-        >>> import lmr, torch
-        >>> clip = lmr.load().classifier(["cat", "dog"])
-        >>> method = lmr.create("tent", clip, streams=2)
-        >>> method.state["norms"].shape == (2, method.tower.bank.size)
-        True
     """
 
     def __init__(self, classifier: ZeroShot, module: nn.Module | None = None, skip: Collection[str] = ()) -> None:

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from lmr.core.bases.bimodal import BimodalMethod
 from lmr.core.card import Card, Preset
-from lmr.core.errors import LmrError
 from lmr.core.functional.losses import bimodal_loss, entropy
 from lmr.core.method import Ranges
 from lmr.core.prediction import State, Step
@@ -59,11 +58,9 @@ class BITTA(BimodalMethod):
     emit: Literal["after", "before"] = "after"  # answer with the norms after or before the step
 
     def prepare(self) -> None:
-        for key in ("alpha", "beta", "unlearn"):
-            if not abs(getattr(self, key)) < float("inf"):
-                raise LmrError(f"Expected {key!r} of bitta to be finite, got {getattr(self, key)}.")
-        if not 0 <= self.high <= 1 or self.unlearn < 0:
-            raise LmrError("Expected 'high' of bitta from 0 to 1 and 'unlearn' of bitta not negative.")
+        self._require_between(-1e9, 1e9, "alpha", "beta")
+        self._require_between(0, 1, "high")
+        self._require_not_negative("unlearn")
         super().prepare()
 
     def begin(self) -> Mapping[str, Tensor | int]:

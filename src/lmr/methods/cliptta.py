@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset
-from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy, follow_labels
 from lmr.core.functional.select import enter_best
 from lmr.core.method import COUNTS, SHARES, Ranges
@@ -64,8 +63,6 @@ class CLIPTTA(NormMethod):
     def prepare(self) -> None:
         self._require_not_negative("lr", "sample")
         self._require_count("steps", "shots")
-        if not self.memory and not self.batch:
-            raise LmrError("Expected 'memory' or 'batch' of cliptta to be True, or there is nothing to learn from.")
         self.shape = self.classifier.require_shape(self.name) if self.memory else (0,)
         super().prepare()
         self.optim = Optimizer("adam", self.lr, eps=1e-6)

@@ -59,8 +59,7 @@ class DeYO(GradientMethod):
     no step, also not of the momentum. The answer is the one before the step.
 
     The norms that ``sar`` leaves alone do not adapt here either. The order of the patches is drawn from ``seed`` and
-    the number of the image in its stream; ``method.permutation = rows`` gives another: a permutation of the patches in
-    each row [N, patches^2], one row for each image of the stream. Where the side of an image is no multiple of
+    the number of the image in its stream. Where the side of an image is no multiple of
     ``patches``, the image is made smaller to the next one, and large again.
 
     Where the patches are whole patches of a transformer (224 / 4 = 56 pixels are four patches of 14), its tokens only
@@ -76,10 +75,6 @@ class DeYO(GradientMethod):
     patches: int = 4  # patches in a row and in a column
     aug: Literal["patch", "occ"] = "patch"  # destroy the object by shuffled patches, or by a square in the middle
     seed: int = 0  # seed of the order of the patches
-
-    def __post_init__(self) -> None:
-        self.permutation: Tensor | None = None
-        super().__post_init__()
 
     def prepare(self) -> None:
         super().prepare()
@@ -145,20 +140,11 @@ class DeYO(GradientMethod):
 
     def _order(self, numbers: list[int]) -> Tensor:
         """Return the order [n, patches^2] of the patches of each image."""
-        count = self.patches**2
-        if self.permutation is None:
-            drawn = [torch.rand(count, generator=seed_generator(self.seed, n), dtype=torch.float64) for n in numbers]
-            return torch.stack(drawn).argsort(1)
-        given = self.permutation
-        if given.ndim != 2 or given.shape[1] != count or max(numbers) >= len(given):
-            raise LmrError(
-                f"Expected a permutation of {count} patches for each of at least {max(numbers) + 1} images of the "
-                f"stream, got {list(given.shape)}."
-            )
-        rows = given[numbers].long()
-        if not bool((rows.sort(1).values == torch.arange(count, device=rows.device)).all()):
-            raise LmrError(f"Expected every number from 0 to {count - 1} once in each row of the permutation.")
-        return rows
+        drawn = [
+            torch.rand(self.patches**2, generator=seed_generator(self.seed, number), dtype=torch.float64)
+            for number in numbers
+        ]
+        return torch.stack(drawn).argsort(1)
 
 
 def shuffle_patches(images: Tensor, order: Tensor, patches: int) -> Tensor:

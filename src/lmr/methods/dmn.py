@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from lmr.core.bases.views import ViewMethod
 from lmr.core.card import Card, Preset, Scores
-from lmr.core.errors import LmrError
 from lmr.core.functional.ordered import adapt_in_order, answer_in_order
 from lmr.core.functional.select import find_place
 from lmr.core.method import UNIT, Ranges
@@ -61,8 +60,7 @@ class DMN(ViewMethod):
     def prepare(self) -> None:
         super().prepare()
         self._require_not_negative("alpha", "beta", "memory")
-        if not 0 <= self.keep <= 1:
-            raise LmrError(f"Expected 'keep' of dmn from 0 to 1, got {self.keep}.")
+        self._require_between(0, 1, "keep")
 
     def logit_floor(self) -> float:
         return math.log(torch.finfo(self.classifier.prototypes.dtype).tiny)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -11,11 +10,9 @@ from torch import Tensor
 
 from lmr.core.bases.views import ViewMethod
 from lmr.core.card import Card, Emission, Preset
-from lmr.core.errors import LmrError
 from lmr.core.functional.gaussians import measure_likelihood
 from lmr.core.functional.ordered import adapt_in_order, answer_in_order
 from lmr.core.functional.select import count_kept, rank_confident
-from lmr.core.log import LOGGER
 from lmr.core.method import UNIT, Ranges
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
@@ -23,7 +20,6 @@ from lmr.core.streams import Streams
 
 _SOURCE = "skylineeeeen/DOTA"
 _START = 0.001  # of every coordinate of a mean
-_LARGE = 2**28  # bytes of covariances from which a warning says how many there are
 _MIXED = {"views": 64, "augmix": True}
 _VALUES = {  # of the datasets in the authors' configurations, with 64 views where they have them
     "imagenet": {"eta": 0.2, "rho": 0.005},
@@ -68,8 +64,7 @@ class DOTA(ViewMethod):
     the answer, ``rho`` is divided by their number, and each joins the Gaussians.
 
     The state has a fixed size, but a large one: a covariance of D * D numbers for each of C classes, 1 GB for a stream
-    of CLIP with 1000 classes. Only their mean is used, but each has its own count, so they cannot be merged. A warning
-    gives the number of bytes before they are allocated; more than the machine has are refused.
+    of CLIP with 1000 classes. Only their mean is used, but each has its own count, so they cannot be merged.
     """
 
     emission: ClassVar[Emission] = "before"
@@ -88,23 +83,7 @@ class DOTA(ViewMethod):
         self._require_between(0, 1, "epsilon")
         self._require_between(1e-12, 1e12, "sigma")
         self._require_not_negative("eta", "rho")
-        if not 0 < self.keep <= 1:
-            raise LmrError(f"Expected 'keep' of {self.name} above 0 and at most 1, got {self.keep}.")
-        self._announce_size()
-
-    def _announce_size(self) -> None:
-        """Say how many bytes the covariances will take if they are many; refuse more than the machine has."""
-        text = self.classifier.prototypes
-        classes, width = text.shape
-        needed = self.streams * classes * width**2 * text.element_size()
-        size = (
-            f"{needed:,} bytes for a covariance of {width} x {width} numbers for each of {classes} classes and "
-            f"{self.streams} stream{'s' * (self.streams > 1)}"
-        )
-        if text.device.type == "cpu" and needed > find_physical_memory():
-            raise LmrError(f"{self.name} needs {size}, more than this machine has; use fewer classes or streams.")
-        if needed >= _LARGE:
-            LOGGER.warning("%s allocates %s, and as many again during a step.", self.name, size)
+        self._require_between(1e-9, 1, "keep")
 
     def begin(self) -> Mapping[str, Tensor | int]:
         """Return Gaussians that know nothing."""
@@ -158,10 +137,3 @@ class DOTA(ViewMethod):
         inverse, failed = torch.linalg.inv_ex((1 - self.epsilon) * mean + self.epsilon * unit)
         row["precision"].copy_(torch.where(failed == 0, inverse, torch.nan))  # then the step is refused
         return torch.ones_like(row["seen"])
-
-
-def find_physical_memory() -> float:
-    """Return the bytes of memory that this machine has; infinite where that is not known."""
-    if "SC_PHYS_PAGES" not in getattr(os, "sysconf_names", {}):
-        return float("inf")
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from lmr.core.bases.prompts import PromptMethod
 from lmr.core.card import Card, Preset
-from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy, marginal_entropy
 from lmr.core.functional.ordered import adapt_in_order, answer_in_order
 from lmr.core.method import COUNTS, Ranges
@@ -55,8 +54,7 @@ class DynaPrompt(PromptMethod):
     selection: Literal["official", "paper"] = "official"  # rule of the released code, or of the paper
 
     def prepare(self) -> None:
-        if not 1 <= self.prompts <= 1000:
-            raise LmrError(f"Expected 'prompts' of dynaprompt from 1 to 1000, got {self.prompts}.")
+        self._require_count("prompts")
         super().prepare()
 
     def fill_state(self, images: Tensor) -> None:
@@ -71,13 +69,6 @@ class DynaPrompt(PromptMethod):
 
     def ranges(self, state: Mapping[str, Tensor]) -> Ranges:
         return super().ranges(state) | {"order": (0, self.prompts - 1), "uses": COUNTS}
-
-    def check_rows(self, tensors: Mapping[str, Tensor], rows: int) -> Mapping[str, Tensor]:
-        tensors = super().check_rows(tensors, rows)
-        order = tensors["order"]
-        if not torch.equal(order.sort(1).values, torch.arange(self.prompts, device=order.device).expand_as(order)):
-            raise LmrError("The tensor 'order' of the state does not name every prompt once; the state is damaged.")
-        return tensors
 
     def describe(self, state: State) -> Mapping[str, Tensor]:
         return {"seen": state["seen"]}

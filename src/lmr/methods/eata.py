@@ -86,12 +86,9 @@ class EATA(ETA):
                 images, batch = self.check(images, [0] * len(images))
                 gradient, *_ = self.tower.sum_gradients(images, self.bank.start.unsqueeze(0), batch, _own_label_loss)
                 total, count = total + (gradient[0] / len(images)).square(), count + 1
-            if not count:
-                raise LmrError("Expected at least one batch of clean images to estimate Fisher values, got none.")
-            values = total / count
-            if not bool(values.isfinite().all()):
-                raise LmrError("The Fisher values of these images are not finite; use other images.")
-            self.state["fisher"] = values.repeat(self.streams, 1)
+            if not count or not bool(total.isfinite().all()):
+                raise LmrError("Expected batches of clean images with finite gradients to estimate Fisher values.")
+            self.state["fisher"] = (total / count).repeat(self.streams, 1)
 
     def reset(self, streams: StreamIds = None) -> None:
         """Return all streams, or the named ones, to their start; the Fisher values stay."""

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.card import Card, Preset, Scores
-from lmr.core.errors import LmrError
 from lmr.core.method import UNIT, Method, Ranges
 from lmr.core.prediction import State, Step
 from lmr.core.registry import register
@@ -60,12 +59,9 @@ class ECALP(Method):
     iterations: int = 3  # rounds of propagation
 
     def prepare(self) -> None:
-        for key in ("k_text", "k_image", "iterations"):
-            if not 1 <= getattr(self, key) <= 10**6:
-                raise LmrError(f"Expected {key!r} of ecalp from 1 to a million, got {getattr(self, key)}.")
+        self._require_count("k_text", "k_image", "iterations", most=10**6)
         self._require_not_negative("gamma")
-        if not 0 < self.alpha <= 1:
-            raise LmrError(f"Expected 'alpha' of ecalp above 0 and up to 1, got {self.alpha}.")
+        self._require_between(1e-9, 1, "alpha")
         self.spread = F.normalize(self.classifier.prototypes.var(0), dim=0)
 
     def logit_floor(self) -> float:
@@ -99,7 +95,7 @@ class ECALP(Method):
             for feature in self.classifier.features(images):
                 logits, new = self._arrive(feature, graph)
                 answers.append(logits)
-                graph = {"features": append(graph["features"], self._reweight(feature)), **new}
+                graph = add_row(graph, features=self._reweight(feature)) | new
         edges = int((graph["images"] != _NOBODY).sum()) + graph["classes"].numel()
         info = {"nodes": torch.tensor([len(graph["label"])]), "edges": torch.tensor([edges])}
         new = {key: value.unsqueeze(0) for key, value in graph.items()}
@@ -197,19 +193,3 @@ def rank(nodes: Tensor, similarity: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def add_row(graph: dict[str, Tensor], **rows: Tensor) -> dict[str, Tensor]:
     """Return the named tables of the graph, each with one more row."""
     return {key: torch.cat([graph[key], row.unsqueeze(0)]) for key, row in rows.items()}
-
-
-def append(rows: Tensor, row: Tensor) -> Tensor:
-    """``rows`` [n, D] and one more, written behind them where there is room, else in new memory for twice as many.
-
-    The memory behind the n rows of a state is unused, so the old rows stay valid and an append costs O(D).
-    """
-    n, width = rows.shape
-    room = rows.untyped_storage().nbytes() // rows.element_size() // width
-    if n == room:
-        spare = rows.new_empty(max(2 * n, 64), width)
-        spare[:n] = rows
-        rows = spare[:n]
-    longer = rows.as_strided((n + 1, width), (width, 1))
-    longer[n] = row
-    return longer

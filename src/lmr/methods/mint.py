@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset
-from lmr.core.errors import LmrError
 from lmr.core.method import COUNTS, UNIT, Ranges
 from lmr.core.prediction import AdaptedParameters, State, Step
 from lmr.core.registry import register
@@ -55,9 +54,7 @@ class MINT(NormMethod):
 
     def prepare(self) -> None:
         self._require_not_negative("lr")
-        smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
-        if not smallest <= self.prior < float("inf"):
-            raise LmrError(f"Expected 'prior' of mint to be finite and above 0, got {self.prior}.")
+        self._require_between(1e-30, 1e30, "prior")
         super().prepare()
 
     def begin(self) -> Mapping[str, Tensor | int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -10,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lmr.core.card import Card, Preset, Scores
-from lmr.core.errors import LmrError
 from lmr.core.functional.ordered import adapt_in_order, answer_in_order
 from lmr.core.method import COUNTS, UNIT, Method, Ranges
 from lmr.core.prediction import State, Step
@@ -65,9 +63,7 @@ class OnZeta(Method):
     def prepare(self) -> None:
         self._require_not_negative("cw", "cr", "alpha")
         self._require_between(0, 1, "beta")
-        for key in ("tau_text", "tau_image"):
-            if not 1e-6 <= getattr(self, key) < math.inf:
-                raise LmrError(f"Expected {key!r} of {self.name} to be at least 1e-6, got {getattr(self, key)}.")
+        self._require_between(1e-6, 1e9, "tau_text", "tau_image")
         if self.length is not None:
             self._require_count("length", most=10**15)
 

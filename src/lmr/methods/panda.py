@@ -110,9 +110,6 @@ class Panda(Method):
     authors do with TENT and BATCLIP: with new negatives; or, where both towers adapt, with the same negatives and the
     prompts of before the step. Their ETA has no filter for diverse samples: "eta(diversity=2.0)". Ramen is refused: its
     images have norms of their own.
-
-    ``method.negatives = (base, source)`` gives the draws instead of ``seed``: numbers within the batch, a row for each
-    draw, base [draws, M] and source [draws, M, patches], filled up with -1 where a batch has fewer negatives.
     """
 
     export_reason = "its answer depends on the other images of the batch"
@@ -124,10 +121,6 @@ class Panda(Method):
     share: int = 10  # images of a batch for each negative
     again: bool = False  # answer once more after the step, with new negatives
     seed: int = 0  # seed of the negatives
-
-    def __post_init__(self) -> None:
-        self.negatives: tuple[Tensor, Tensor] | None = None
-        super().__post_init__()
 
     def prepare(self) -> None:
         self._require_not_negative("beta")
@@ -208,18 +201,7 @@ class Panda(Method):
 
     def _find_negatives(self, count: int, patches: int, size: int, number: int) -> tuple[Tensor, Tensor]:
         """Return the base [M] of each negative, and the image [M, n] that each of its patches is of."""
-        if self.negatives is None:
-            generator = seed_generator(self.seed, number)
-            base = torch.randint(size, (count,), generator=generator)
-            others = torch.randint(size - 1, (count, patches), generator=generator)
-            return base, others + (others >= base.unsqueeze(1))
-        base, source = self.negatives
-        if number >= min(len(base), len(source)) or source.shape[1] < count or source.shape[2:] != (patches,):
-            raise LmrError(
-                f"Expected negatives of at least {number + 1} draws, with {count} bases and {count} x {patches} "
-                f"sources each, got {list(base.shape)} and {list(source.shape)}."
-            )
-        base, source = base[number, :count], source[number, :count]
-        if not 0 <= int(torch.minimum(base.min(), source.min())) <= int(torch.maximum(base.max(), source.max())) < size:
-            raise LmrError(f"Expected numbers from 0 to {size - 1} as base and source of the negatives of this batch.")
-        return base, source
+        generator = seed_generator(self.seed, number)
+        base = torch.randint(size, (count,), generator=generator)
+        others = torch.randint(size - 1, (count, patches), generator=generator)
+        return base, others + (others >= base.unsqueeze(1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,8 +60,8 @@ class WeightedMethod(NormMethod):
     or less). On by default as released, off with preset "auto"; take ``prior_correction=False`` for CLIP.
 
     The augmentation is ``lmr.core.views.jitter.jitter_mirrored``, one draw for all images of a stream's batch, from
-    ``seed`` and the number of the batch. ``method.augment = f`` gives another: ``f(images, number)``. Inputs that are
-    not RGB images of a known scale are not augmented, and a warning says so.
+    ``seed`` and the number of the batch. Inputs that are not RGB images of a known scale are not augmented, and a
+    warning says so.
     """
 
     scores = Scores.LABELS  # the prior correction takes them off the scale of cosines
@@ -75,10 +75,6 @@ class WeightedMethod(NormMethod):
     prior_correction: bool = True  # multiply logits by a prior, as released; ruinous for CLIP with few classes
     batch: int | None = None  # batch size that divides the loss; None: the largest batch so far
     seed: int = 0  # seed of the augmentation
-
-    def __post_init__(self) -> None:
-        self.augment: Callable[[Tensor, int], Tensor] | None = None
-        super().__post_init__()
 
     def prepare(self) -> None:
         """Check the arguments and find the norms."""
@@ -155,11 +151,11 @@ class WeightedMethod(NormMethod):
 
     def _change(self, images: Tensor, numbers: Tensor, streams: Streams) -> Tensor:
         """Return the images augmented, those of a stream by one draw for the number of its batch."""
-        augment, changed = self.augment or self.jitter, torch.empty_like(images)
+        changed = torch.empty_like(images)
         for k, number in enumerate(numbers.tolist()):
             own = streams.index == k
             if bool(own.any()):
-                changed[own] = augment(images[own], number)
+                changed[own] = self.jitter(images[own], number)
         return changed
 
     def _correct(self, logits: Tensor, streams: Streams) -> Tensor:

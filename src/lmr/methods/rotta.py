@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -97,7 +97,7 @@ class RoTTA(NormMethod):
 
     A is the authors' augmentation (``lmr.core.views.jitter``), drawn from ``seed`` and the number of the update. It
     needs RGB images and a classifier that knows how they were scaled; otherwise images are not augmented, and a
-    warning says so. ``method.augment = f`` gives another: ``f(images, number)``. In towers with BatchNorm the
+    warning says so. In towers with BatchNorm the
     authors also replace its statistics; here only LayerNorms adapt. The state holds ``memory`` images.
     """
 
@@ -110,10 +110,6 @@ class RoTTA(NormMethod):
     age: float = 1.0  # weight of age in the choice of entries that leave the memory
     uncertainty: float = 1.0  # weight of uncertainty in that choice
     seed: int = 0  # seed of the augmentation
-
-    def __post_init__(self) -> None:
-        self.augment: Callable[[Tensor, int], Tensor] | None = None
-        super().__post_init__()
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "nu", "age", "uncertainty")
@@ -200,7 +196,7 @@ class RoTTA(NormMethod):
             logs = self.classifier.logits(self.classifier.cosines(features)).log_softmax(1)
             return -(weight * (target * logs).sum(1)).mean()
 
-        changed = (self.augment or self.jitter)(kept, number)
+        changed = self.jitter(kept, number)
         gradient, *_ = self.tower.differentiate(changed, row["student"], alone, loss)
         student, moments = self.optim.step(row["student"], gradient, row)
         return {"student": student, **moments, "norms": (1 - self.nu) * row["norms"] + self.nu * student}

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from lmr.core.bases.prompts import PromptMethod
 from lmr.core.card import Card, Preset
-from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
 from lmr.core.registry import register
 
@@ -32,11 +31,8 @@ class RTPT(PromptMethod):
     temperature: float = 0.01  # temperature of the weights
 
     def prepare(self) -> None:
-        smallest = torch.finfo(self.classifier.prototypes.dtype).tiny
-        if self.neighbours < 1:
-            raise LmrError(f"Expected 'neighbours' of rtpt to be at least 1, got {self.neighbours}.")
-        if not smallest <= self.temperature < float("inf"):
-            raise LmrError(f"Expected 'temperature' of rtpt to be finite and above 0, got {self.temperature}.")
+        self._require_count("neighbours", most=10**6)
+        self._require_between(1e-30, 1e30, "temperature")
         super().prepare()
 
     def loss(self, logits: Tensor, prototypes: Tensor) -> Tensor:

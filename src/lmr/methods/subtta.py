@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Card, Preset
-from lmr.core.errors import LmrError
 from lmr.core.functional.losses import entropy
 from lmr.core.gradients import vjp
 from lmr.core.optim import Optimizer, OptimizerName
@@ -70,8 +69,7 @@ class SubTTA(NormMethod):
     def prepare(self) -> None:
         self._require_not_negative("lr", "weight_decay", "ent_scale")
         self._require_count("rank", most=10**6)
-        if not 0 <= self.momentum < 1:
-            raise LmrError(f"Expected 'momentum' of subtta from 0 to below 1, got {self.momentum}.")
+        self._require_between(0, 1 - 1e-9, "momentum")
         super().prepare()
         self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
         most = min(self.classifier.classes - 1, self.classifier.prototypes.shape[1])

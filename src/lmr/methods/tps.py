@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from lmr.core.bases.views import EpisodicMethod
 from lmr.core.card import Card, Preset
-from lmr.core.errors import LmrError
 from lmr.core.functional.losses import marginal_entropy
 from lmr.core.functional.select import count_kept, rank_confident
 from lmr.core.optim import Optimizer
@@ -57,8 +56,7 @@ class TPS(EpisodicMethod):
         super().prepare()
         self._require_not_negative("lr", "weight_decay")
         self._require_count("steps")
-        if not 0 < self.keep <= 1:
-            raise LmrError(f"Expected 'keep' of {self.name} above 0 and at most 1, got {self.keep}.")
+        self._require_between(1e-9, 1, "keep")
         self.optim = Optimizer("adamw", self.lr, self.weight_decay)
 
     @property

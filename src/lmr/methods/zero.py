@@ -7,7 +7,6 @@ from torch import Tensor
 
 from lmr.core.bases.views import EpisodicMethod
 from lmr.core.card import Card, Preset, Scores
-from lmr.core.errors import LmrError
 from lmr.core.functional.select import count_kept, rank_confident
 from lmr.core.prediction import State
 from lmr.core.registry import register
@@ -39,8 +38,7 @@ class ZERO(EpisodicMethod):
     keep: float = 0.3  # share of the views that vote
 
     def prepare(self) -> None:
-        if not 0 < self.keep <= 1:
-            raise LmrError(f"Expected 'keep' of {self.name} above 0 and at most 1, got {self.keep}.")
+        self._require_between(1e-9, 1, "keep")
         super().prepare()
 
     def solve(self, images: Tensor, state: State, streams: Streams) -> tuple[Tensor, dict[str, Tensor]]:

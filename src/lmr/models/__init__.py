@@ -52,7 +52,7 @@ def load(
         >>> import lmr
         >>> backbone = lmr.load("photo")  # "openai/clip-vit-base-patch16" for CLIP
         >>> backbone
-        Backbone('photo', width 192, 32x32 -> 128 features, cpu, float32)
+        Backbone('photo', 3x32x32, cpu, float32)
         >>> backbone.classifier(["cat", "dog", "ship"]).names
         ('cat', 'dog', 'ship')
     """

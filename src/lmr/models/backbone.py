@@ -54,21 +54,12 @@ class Backbone(ABC):
     # What was loaded, for people: format, activation, preprocessing, tokenizer.
     facts: dict[str, str] = {}  # noqa: RUF012 (replaced as a whole)
     keeps_prototypes: bool = True  # False where computing prototypes is cheaper than looking them up
-    no_folder_because: str = "its class does not define 'write_huggingface'"
     _text: nn.Module  # the text tower
 
     def __repr__(self) -> str:
-        config = getattr(self.encoder, "config", None)
-        width = getattr(config, "width", None) or getattr(config, "hidden_size", None)
-        features = getattr(config, "features", width)
-        shape = self.input_shape[1:] if len(self.input_shape) == 3 else self.input_shape
         device, dtype = self.placement
-        parts = (
-            repr(self.name),
-            f"width {width}" if width else "",
-            "x".join(map(str, shape)) + (f" -> {features} features" if features else ""),
-        )
-        return f"Backbone({', '.join(filter(None, parts))}, {device}, {str(dtype).removeprefix('torch.')})"
+        shape = "x".join(map(str, self.input_shape))
+        return f"Backbone({self.name!r}, {shape}, {device}, {str(dtype).removeprefix('torch.')})"
 
     @property
     def placement(self) -> Placement:
@@ -116,7 +107,7 @@ class Backbone(ABC):
 
     def write_huggingface(self, folder: Path, norms: Norms) -> None:
         """Write the model into a folder that transformers opens, in float32, with ``norms`` in place of its own."""
-        raise LmrError(f"The model {self.name!r} cannot be written as a Hugging Face folder: {self.no_folder_because}.")
+        raise LmrError(f"{self.name!r} cannot be written as a Hugging Face folder; CLIP and SigLIP models can.")
 
     def classifier(
         self, names: Sequence[str], templates: Templates = DEFAULT_TEMPLATES, *, cache: Cache = True

@@ -29,7 +29,6 @@ from lmr.models.towers.text import TextConfig, TextTower
 from lmr.models.words import ALIASES
 
 PHOTO = Path(__file__).with_name("assets") / "photo.safetensors"
-FORMAT = "lmr-photo"  # of a weights file, in its metadata
 BETWEEN = "|"  # between the class names in a weights file
 _REMARKS = {"clean_accuracy": "clean accuracy", "training": "training"}  # metadata of a file, and its title in facts
 
@@ -83,36 +82,26 @@ class Embedded(Backbone):
     """The model "photo" of the package, or one from a weights file that ``lab.train`` wrote."""
 
     keeps_prototypes = False
-    no_folder_because = (
-        "transformers has no tokenizer of whole words like its own, and no image tower with a convolutional stem; CLIP "
-        "and SigLIP models can be exported"
-    )
     encoder: VisionTower
 
     def __init__(self, path: Path | None = None) -> None:
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
 
         path = path or PHOTO
-        try:
-            with safe_open(str(path), framework="pt") as file:
-                written = dict(file.metadata() or {})
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-            if written["format"] != FORMAT:
-                raise ValueError(f"its format is {written['format']}")
-            sizes = json.loads(written["config"])
-            config = EmbeddedConfig(**sizes | {"stem": tuple(sizes.get("stem", ()))})
-            names = written["names"].split(BETWEEN)
-            self.tokenizer = WordTokenizer(DEFAULT_MODEL, written["words"].split(), names)
-            towers = EmbeddedTowers(config)
-            towers.load_state_dict(tensors)
-            fold_activations(towers)
-            self.preprocessing = Preprocessing(
-                config.resolution, _read_channels(written["mean"]), _read_channels(written["std"])
-            )
-            self.input_shape = self.preprocessing.input_shape
-            self.logit_scale = float(written["logit_scale"])
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError, LmrError) as error:
-            raise LmrError(f"{str(path)!r} does not hold the model 'photo'; reinstall lmr. ({error})") from error
+        with safe_open(str(path), framework="pt") as file:
+            written = dict(file.metadata() or {})
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
+        sizes = json.loads(written["config"])
+        config = EmbeddedConfig(**sizes | {"stem": tuple(sizes.get("stem", ()))})
+        self.tokenizer = WordTokenizer(DEFAULT_MODEL, written["words"].split(), written["names"].split(BETWEEN))
+        towers = EmbeddedTowers(config)
+        towers.load_state_dict(tensors)
+        fold_activations(towers)
+        self.preprocessing = Preprocessing(
+            config.resolution, _read_channels(written["mean"]), _read_channels(written["std"])
+        )
+        self.input_shape = self.preprocessing.input_shape
+        self.logit_scale = float(written["logit_scale"])
         self.name = DEFAULT_MODEL if path == PHOTO else str(path)
         self.encoder = towers.image.eval().requires_grad_(False)
         self._text = towers.text.eval().requires_grad_(False)

@@ -1,11 +1,10 @@
-"""Classifiers from modules of open_clip's form: with encode_image, encode_text and logit_scale."""
+"""Classifiers from modules of open_clip's form: with visual, encode_image, encode_text and logit_scale."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,9 +27,9 @@ def from_open_clip(
 ) -> ZeroShot:
     """Return a classifier for these class names from a model of open_clip's form, also OpenAI's.
 
-    That is any ``nn.Module`` with ``encode_image``, ``encode_text`` and ``logit_scale`` (the logarithm of the scale, as
-    open_clip and OpenAI store it), optionally with ``logit_bias`` and with its image tower as ``visual``. ``tokenizer``
-    maps a list of texts to token ids [N, L]. Images are what ``encode_image`` takes: prepare them with open_clip's own
+    That is any ``nn.Module`` with ``encode_image``, ``encode_text``, its image tower as ``visual``, ``logit_scale``
+    (the logarithm of the scale, as open_clip and OpenAI store it), and optionally ``logit_bias``. ``tokenizer`` maps a
+    list of texts to token ids [N, L]. Images are what ``encode_image`` takes: prepare them with open_clip's own
     ``preprocess``. The model itself is used, not a copy. It is put in evaluation mode and frozen; its parameters are
     never changed.
 
@@ -58,48 +57,35 @@ def from_open_clip(
     """
     names = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else names
     scale, bias = _check_model(model)
-    if not callable(tokenizer):
-        raise LmrError(
-            f"Expected a tokenizer that maps texts to token ids, got {tokenizer!r}; use open_clip.get_tokenizer(name)."
-        )
     prompts = write_prompts(names, templates)
+    model.eval().requires_grad_(False)
     placement = find_placement(model)
-    device = torch.device("cpu") if placement is None else placement[0]
-    with leave_inference_mode(), leave_autocast(device), _evaluate(model):
+    with leave_inference_mode(), leave_autocast(torch.device("cpu") if placement is None else placement[0]):
         tokens = _tokenize(tokenizer, [text for own in prompts for text in own])
-        encoder = ImageSide(model, _find_image_parts(model, _find_text_norms(model, tokens)))
         encode = TextEncoder(model, tokenizer)
         with torch.no_grad():
             prototypes = average_prompts(encode, prompts)
         facts = f"{digest_tower(model)} {digest_tensors({'tokens': tokens})} {[len(own) for own in prompts]}"
     single = all(len(own) == 1 for own in prompts)
-    text = TextSide(model, TextPrompts(tokens), len(prompts)) if single else None
-    identity = hashlib.sha256(facts.encode()).hexdigest()
-    clip = ZeroShot(
-        encoder,
+    return ZeroShot(
+        ImageSide(model),
         prototypes,
         scale,
         logit_bias=bias,
         names=names,
-        text=text,
-        identity=identity,
+        text=TextSide(model, TextPrompts(tokens), len(prompts)) if single else None,
+        identity=hashlib.sha256(facts.encode()).hexdigest(),
         reader=TextReader(model, encode),
         pixels=_read_pixels(model),
     )
-    model.eval().requires_grad_(False)  # all of it, also where no text side holds its other parts
-    return clip
 
 
 class ImageSide(nn.Module):
-    """``encode_image`` of a model as a tower of its own, which holds only the parts that encode images.
+    """``encode_image`` of a model as a tower of its own, in which no method finds the norms of the text tower."""
 
-    A method that adapts the image tower must not find the norms of the text tower.
-    """
-
-    def __init__(self, model: nn.Module, parts: dict[str, nn.Module]) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
+        self.visual = model.visual
         self._model = (model,)  # in a tuple, so that it is not a part
 
     @property
@@ -133,23 +119,19 @@ class TextEncoder:
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Return unit features [N, D], never below float32."""
         raw = TextPrompts(_tokenize(self.tokenizer, list(texts)))(self.model, slice(0, len(texts)))
-        if not isinstance(raw, Tensor) or raw.ndim != 2 or len(raw) != len(texts):
-            found = list(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
-            raise LmrError(f"Expected encode_text to give features {[len(texts), 'D']}, got {found}.")
         return F.normalize(raw.to(widen(raw.dtype)), dim=-1)
 
 
 def _check_model(model: Any) -> tuple[float, float]:
     """Check that a model has all it needs, and return its logit scale and bias."""
-    missing = [name for name in ("encode_image", "encode_text", "logit_scale") if not hasattr(model, name)]
+    missing = [name for name in ("visual", "encode_image", "encode_text", "logit_scale") if not hasattr(model, name)]
     if not isinstance(model, nn.Module) or missing:
         lack = f" It has no {', '.join(missing)}." if isinstance(model, nn.Module) else ""
         raise LmrError(
-            f"Expected an nn.Module with encode_image, encode_text and logit_scale, got {type(model).__name__}.{lack} "
-            "For a model of transformers use lmr.from_transformers, for any other lmr.ZeroShot(encoder, prototypes)."
+            "Expected an nn.Module with visual, encode_image, encode_text and logit_scale, got "
+            f"{type(model).__name__}.{lack} For a model of transformers use lmr.from_transformers, for any other "
+            "lmr.ZeroShot(encoder, prototypes)."
         )
-    if any(tensor.is_meta for tensor in model.parameters()):
-        raise LmrError("The model has parameters without values (on the device 'meta'); load its weights first.")
     logarithm = read_number(model.logit_scale)
     bias = 0.0 if getattr(model, "logit_bias", None) is None else read_number(model.logit_bias)
     if not abs(logarithm) <= 20:
@@ -165,84 +147,12 @@ def _read_pixels(model: Any) -> PixelScale | None:
     """Return the scaling of pixels where the image tower names it, as those of open_clip do."""
     settings = getattr(getattr(model, "visual", None), "preprocess_cfg", None)
     mean, std = (settings.get(key) for key in ("mean", "std")) if isinstance(settings, Mapping) else (None, None)
-    try:
-        return None if mean is None or std is None else PixelScale(tuple(mean), tuple(std))
-    except (TypeError, LmrError):
-        return None
-
-
-@contextmanager
-def _evaluate(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode within the context."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+    return None if mean is None or std is None else PixelScale(tuple(mean), tuple(std))
 
 
 def _tokenize(tokenizer: Tokenizer, texts: list[str]) -> Tensor:
     """Return token ids int64 [N, L] on the CPU."""
-    try:
-        tokens = tokenizer(texts)
-    except Exception as error:  # it is the user's own
-        raise LmrError(f"The tokenizer cannot read {texts[0]!r}: {type(error).__name__}: {error}") from error
-    whole = isinstance(tokens, Tensor) and not tokens.is_floating_point() and tokens.dtype != torch.bool
-    if not whole or tokens.ndim != 2 or len(tokens) != len(texts) or not tokens.numel():
-        came = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise LmrError(f"Expected the tokenizer to map {len(texts)} texts to ids {[len(texts), 'L']}, got {came}.")
+    tokens = tokenizer(texts)
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.ndim != 2 or len(tokens) != len(texts):
+        raise LmrError(f"Expected the tokenizer to map {len(texts)} texts to ids {[len(texts), 'L']}, got {tokens!r}.")
     return tokens.long().cpu()
-
-
-def _find_text_norms(model: nn.Module, tokens: Tensor) -> set[nn.Module]:
-    """Find the norms that ``encode_text`` runs, and refuse tokens that the model does not know."""
-    one, largest = tokens[:1], int(tokens.max())
-    found: set[nn.Module] = set()
-
-    def look(module: nn.Module, given: tuple[Any, ...]) -> None:
-        if isinstance(module, nn.LayerNorm):
-            found.add(module)
-        if not isinstance(module, nn.Embedding) or not given or not torch.equal(given[0].cpu().long(), one):
-            return  # not an embedding of these tokens, but perhaps of positions
-        if largest >= module.num_embeddings or int(tokens.min()) < 0:
-            raise LmrError(
-                f"The tokenizer gives the token {largest}, but the model knows only {module.num_embeddings} tokens; "
-                "the tokenizer belongs to another model."
-            )
-
-    hooks = [module.register_forward_pre_hook(look) for module in model.modules()]
-    try:
-        with torch.no_grad():
-            TextPrompts(one)(model, slice(0, 1))
-    except (IndexError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        raise LmrError(f"encode_text cannot take the tokens {list(one.shape)} of this tokenizer: {error}") from error
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
-
-
-def _find_image_parts(model: nn.Module, text_norms: set[nn.Module]) -> dict[str, nn.Module]:
-    """Find the parts of the model that hold the norms of the image tower.
-
-    They are ``visual``, or else the children without a norm of the text tower; a model whose encoders share their norms
-    is one part.
-    """
-    visual = getattr(model, "visual", None)
-    if isinstance(visual, nn.Module):
-        parts = {"visual": visual}
-    else:
-        parts = {name: part for name, part in model.named_children() if not text_norms & set(part.modules())}
-        parts = parts if any(map(_has_norms, parts.values())) else {"model": model}
-    if not any(map(_has_norms, parts.values())):
-        raise LmrError(
-            f"The image tower of {type(model).__name__} has no nn.LayerNorm with weights, so there is nothing to adapt."
-            " For methods that adapt no weights use lmr.ZeroShot(encoder, prototypes)."
-        )
-    return parts
-
-
-def _has_norms(part: nn.Module) -> bool:
-    return any(isinstance(module, nn.LayerNorm) and module.elementwise_affine for module in part.modules())

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -56,14 +55,9 @@ class Preprocessing:
         if not isinstance(self.resolution, int) or self.resolution < 1:
             raise LmrError(f"Expected the model's resolution as a positive whole number, got {self.resolution!r}.")
         for name, values, (low, high) in (("mean", self.mean, MEANS), ("std", self.std, DEVIATIONS)):
-            valid = isinstance(values, list | tuple) and len(values) == 3
-            if not valid or not all(isinstance(value, Real) and low <= value <= high for value in values):
+            if len(values) != 3 or not all(low <= value <= high for value in values):
                 raise LmrError(f"Expected three numbers from {low:g} to {high:g} as {name}, got {values!r}.")
             object.__setattr__(self, name, tuple(map(float, values)))
-        if self.resize not in ("short", "squash"):
-            raise LmrError(f"Expected 'short' or 'squash' for the kind of resizing, got {self.resize!r}.")
-        if self.interpolation not in ("bicubic", "bilinear"):
-            raise LmrError(f"Expected 'bicubic' or 'bilinear' interpolation, got {self.interpolation!r}.")
 
     def __str__(self) -> str:
         edge = "short side" if self.resize == "short" else self.resize

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lmr.core.class_names import check_class_names
-from lmr.core.errors import LmrError, MissingFile
+from lmr.core.errors import LmrError
 from lmr.core.files import read_json
 from lmr.core.placement import find_placement, widen
 from lmr.core.spec import simplify_name, suggest
@@ -36,10 +36,6 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
     """
     if isinstance(names, str) or (isinstance(templates, str) and "{}" in templates):
         raise LmrError("Expected lists of class names and of templates, got a single text; put it in a list.")
-    if not isinstance(names, Iterable):
-        raise LmrError(f"Expected a list of class names, got {names!r}.")
-    if not isinstance(templates, Iterable | os.PathLike):
-        raise LmrError(f"Expected a list of templates, got {templates!r}; omit it for {DEFAULT_TEMPLATES[0]!r}.")
     names = list(names)
     check_class_names(names)
     if len(names) < 2:
@@ -57,13 +53,7 @@ def write_prompts(names: Sequence[str], templates: Templates) -> list[list[str]]
 
 def read_sentences(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read the object class -> sentences in a JSON file."""
-    try:
-        content = read_json(path, "the JSON file of prompts")
-    except MissingFile as error:
-        raise MissingFile(
-            f"There is no prompt file {os.fspath(path)!r}. Expected a list of templates like 'a photo of a {{}}.', or "
-            "a JSON file of the form class -> list of sentences."
-        ) from error
+    content = read_json(path, "the JSON file of prompts")
     if not isinstance(content, dict):
         raise LmrError(
             f"Expected class -> list of sentences in {os.fspath(path)!r}, found a {type(content).__name__} instead."

@@ -52,8 +52,6 @@ def find_cache(cache: Cache) -> Path | None:
         return None
     if isinstance(cache, str | os.PathLike):
         return Path(cache)
-    if cache is not True:
-        raise LmrError(f"Expected True, False or a folder as the cache of prototypes, got {cache!r}.")
     try:
         return Path(os.environ.get("LMR_CACHE") or Path.home() / ".cache" / "lmr") / "prototypes"
     except RuntimeError:  # there is no home folder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -123,45 +122,19 @@ def build_transformers_clip(image: VisionTower, text: TextTower, end: int, norms
     read = _describe(text.config) | {"vocab_size": text.config.vocabulary, "bos_token_id": None, "eos_token_id": end}
     config = CLIPConfig(
         projection_dim=image.config.features,
-        vision_config=_describe_image(image.config),
+        vision_config=describe_image(image.config),
         text_config=read | {"max_position_embeddings": text.config.context},
     )
-    weights = _rename(image, "image", norms.get(Tower.IMAGE)) | _rename(text, "text", norms.get(Tower.TEXT))
-    return _fill(CLIPModel(config), image, weights)
-
-
-def build_transformers_vision(image: VisionTower) -> Any:
-    """Return a CLIPVisionModelWithProjection in float32 with the weights of an image tower.
-
-    A stem of convolutions has no counterpart there: its layers replace the patch layer as they are.
-    """
-    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
-
-    model = CLIPVisionModelWithProjection(CLIPVisionConfig(**_describe_image(image.config)))
-    return _fill(model, image, _rename(image, "image"))
-
-
-class _Stem(nn.Sequential):
-    """The layers of a stem, with what transformers asks a patch layer for."""
-
-    @property
-    def weight(self) -> Tensor:
-        return next(self.parameters())
-
-
-def _fill(model: Any, image: VisionTower, weights: dict[str, Tensor]) -> Any:
-    """Return the model with these weights, in evaluation mode; every weight of it must be given."""
-    if not image.is_clip:
-        model.vision_model.embeddings.patch_embedding = _Stem(*copy.deepcopy(image.patches).float().cpu().children())
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    if unexpected or [key for key in missing if key != "logit_scale" and not key.endswith("position_ids")]:
-        raise RuntimeError(
-            f"Our towers and transformers' {type(model).__name__} differ in {[*missing, *unexpected][:4]}."
-        )
+    weights = rename_weights(image, "image", norms.get(Tower.IMAGE)) | rename_weights(
+        text, "text", norms.get(Tower.TEXT)
+    )
+    model: Any = CLIPModel(config)
+    model.load_state_dict(weights | {"logit_scale": model.logit_scale.detach()})
     return model.eval().requires_grad_(False)
 
 
-def _describe_image(config: VisionConfig) -> dict[str, Any]:
+def describe_image(config: VisionConfig) -> dict[str, Any]:
+    """Return the sizes of an image tower under transformers' names."""
     return _describe(config) | {"image_size": config.resolution, "patch_size": config.patch}
 
 
@@ -178,7 +151,7 @@ def _describe(config: VisionConfig | TextConfig) -> dict[str, Any]:
     }
 
 
-def _rename(tower: nn.Module, side: Side, norms: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+def rename_weights(tower: nn.Module, side: Side, norms: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """Return the weights under transformers' names, with QuickGELU's constants removed from the perceptrons again."""
     own = tower.state_dict() | dict(norms or {})
     weights = {key: value.detach().float().cpu() for key, value in own.items()}

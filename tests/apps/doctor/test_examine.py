@@ -13,13 +13,10 @@ from torch.nn import functional as F
 
 import lmr
 from lmr.apps.doctor import examine as examine_file
-from lmr.apps.doctor.checks import CheckKind
 from lmr.apps.doctor.examine import DoctorReport
 from lmr.apps.options import DoctorOptions, ModelOptions
 from lmr.cli import main
 from lmr.core.placement import digest_tensors
-
-GROUPS = {CheckKind.IMAGE_SIDE, CheckKind.TEXT_SIDE, CheckKind.GRADIENT_STEP}  # that failed as a whole
 
 
 class Tower(nn.Module):
@@ -134,38 +131,35 @@ def lose_one(features: Tensor) -> Tensor:
 
 def test_a_sound_model_passes() -> None:
     report = examine(Whole())
-    assert report.ok
     assert report.failed == []
     assert report.complaint is None
-    assert {check.kind for check in report.checks} == set(CheckKind) - GROUPS
 
 
 @pytest.mark.parametrize(
     ("make", "failed"),
     [
-        (lambda: examine_tower(Broken(lose_one)), CheckKind.IMAGES_FINITE),
-        (lambda: examine_tower(Broken(lambda f: f * 0)), CheckKind.IMAGES_UNIT),
+        (lambda: examine_tower(Broken(lose_one)), "image features are finite"),
+        (lambda: examine_tower(Broken(lambda f: f * 0)), "image features are unit vectors"),
         (
             lambda: examine_tower(Broken(lambda f: torch.ones_like(f) + 0 * f)),
-            CheckKind.IMAGES_DIFFER,
+            "different images have different features",
         ),
-        (lambda: examine_tower(Broken(lean_on_batch)), CheckKind.BATCH_SIZE),
-        (lambda: examine_tower(Broken(add_noise)), CheckKind.DETERMINISTIC),
-        (lambda: examine(Mute()), CheckKind.TEXTS_FINITE),
-        (lambda: examine(Silent()), CheckKind.TEXTS_UNIT),
-        (lambda: examine(Deaf()), CheckKind.STEP_ADAPTS),
-        (lambda: examine(Deaf()), CheckKind.TEXTS_DIFFER),
-        (lambda: examine(Padded()), CheckKind.PADDING),
-        (lambda: examine_tower(Broken(lambda f: f.detach().requires_grad_())), CheckKind.GRADIENT_STEP),
-        (lambda: examine_tower(Normless()), CheckKind.GRADIENT_STEP),
-        (lambda: examine_tower(Adrift()), CheckKind.STEP_LEAVES_MODEL),
+        (lambda: examine_tower(Broken(lean_on_batch)), "batch size changes nothing"),
+        (lambda: examine_tower(Broken(add_noise)), "deterministic"),
+        (lambda: examine(Mute()), "text features are finite"),
+        (lambda: examine(Silent()), "text features are unit vectors"),
+        (lambda: examine(Deaf()), "a gradient step adapts"),
+        (lambda: examine(Deaf()), "different texts have different features"),
+        (lambda: examine(Padded()), "padding changes nothing"),
+        (lambda: examine_tower(Broken(lambda f: f.detach().requires_grad_())), "gradient step"),
+        (lambda: examine_tower(Normless()), "gradient step"),
+        (lambda: examine_tower(Adrift()), "the step leaves the model unchanged"),
     ],
 )
-def test_every_check_can_fail(make: Callable[[], DoctorReport], failed: CheckKind) -> None:
+def test_every_check_can_fail(make: Callable[[], DoctorReport], failed: str) -> None:
     report = make()
-    assert not report.ok
     assert failed in report.failed, str(report)
-    assert f"  FAILED  {failed.value}: " in str(report)
+    assert f"  FAILED  {failed}: " in str(report)
 
 
 # ---------------------------------------------------------------------------------------------------------- the screen

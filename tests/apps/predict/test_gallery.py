@@ -69,16 +69,6 @@ def test_answers_are_those_of_the_command(
     assert "https://" not in page
 
 
-def test_what_does_not_fit_is_refused(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for option in ({"out": "a.jsonl"}, {"colour": "red"}):
-        with pytest.raises(lmr.LmrError, match=next(iter(option))):
-            lmr.predict(pictures, LABELS, **option)
-    words = ["--html", str(tmp_path / "o.html"), "--out", str(tmp_path / "o.csv")]
-    code, _, said = run_here(capsys, str(pictures), "--labels", TEXT, *words)
-    assert code == 2
-    assert "--html" in said
-
-
 @pytest.mark.parametrize("method", ["lmr", "zeroshot"])
 def test_page_needs_no_output(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str) -> None:
     words = [str(pictures), "--labels", TEXT, "--method", method]

@@ -21,7 +21,6 @@ import lmr
 from lmr.apps.predict.results import ImageAnswer, print_answers
 from lmr.cli import main
 from lmr.core.answer import Answer
-from lmr.core.spec import parse_spec
 from lmr.core.state import read_state
 from lmr.images import sources as places_file
 from lmr.images.files import open_image
@@ -291,18 +290,6 @@ def test_tomorrow_goes_on_where_today_ended(here: Path) -> None:
     assert (here / "alone.jsonl").read_bytes() != (here / "tuesday.jsonl").read_bytes()
 
 
-def test_a_state_serves_without_an_output_file_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    draw_pictures(here / "a", range(4))
-    predict_images("a", LABELS, batch_size=2, out="o.jsonl", state="one.state")
-    words = ("--labels", TEXT, "--batch-size", "2", "--state", "two.state", "-v")
-    first = run_here(capsys, "a/img0.png", "a/img1.png", *words)
-    second = run_here(capsys, "a/img2.png", "a/img3.png", *words)
-    assert (first[0], second[0]) == (0, 0)
-    assert (first[1] + second[1]).encode() == (here / "o.jsonl").read_bytes()
-    assert "results on standard output, state in two.state\n" in second[2]
-    assert same_state(here / "one.state", here / "two.state", notes=False)
-
-
 def test_state_of_an_unfinished_run_is_not_taken_away_from_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw_pictures(here / "mon", range(6))
     draw_pictures(here / "tue", range(6, 10))
@@ -330,22 +317,6 @@ def test_empty_names_get_a_sentence(words: list[str], here: Path, capsys: pytest
 
 
 # The values for the number of classes.
-
-
-def read_spec(path: Path) -> dict[str, Any]:
-    return parse_spec(read_state(path)[1]["spec"])[1]
-
-
-def test_few_classes_get_the_values_for_few(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    draw_pictures(here / "a", range(3))
-    assert main(["predict", "a", "--labels", TEXT, "--model", "photo", "--state", "s", "--out", "o.jsonl", "-v"]) == 0
-    assert "gamma0=0.3, beta=3.0 as chosen for 12 classes" in capsys.readouterr().err
-    assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (0.3, 3.0)
-    for method, gamma0, beta in (("lmr(gamma0=2)", 2.0, 3.0), ('lmr(preset="default")', 4.0, 1.0)):
-        Path("s").unlink()
-        summary = predict_images("a", LABELS, model="photo", method=method, state="s", out="o.jsonl", overwrite=True)
-        assert (read_spec(here / "s")["gamma0"], read_spec(here / "s")["beta"]) == (gamma0, beta)
-        assert ("chosen for" in str(summary)) == (method == "lmr(gamma0=2)")
 
 
 @pytest.mark.usefixtures("real_models")

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 import lmr
-from lmr.apps.model_options import read_labels
-from lmr.apps.predict.results import ImageAnswer, ResultFile, format_csv
-from lmr.apps.predict.run import hold_path
-from lmr.cli import main
-from lmr.core.answer import Answer
 from lmr.core.state import read_state
 from predict_runs import (
     LABELS,
     TEXT,
     USUAL,
-    crash_at,
     draw_pictures,
     posix,
     predict_images,
@@ -70,9 +60,9 @@ def stopped(stopped_run: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch
         (["--template", "a picture of a {}."], "other classes or prompts"),
         (
             ["--method", "lmr(lr=2e-3)"],
-            "The state 'o.jsonl.state' belongs to the method lmr, not to lmr(lr=0.002); give --method lmr to go on",
+            "The state 'o.jsonl.state' belongs to the method lmr(",
         ),
-        (["--method", "steady"], "not to steady; give --method lmr to go on with it, or another --out to start anew."),
+        (["--method", "steady"], "or another --out to start anew."),
         (["--model", "photos"], "Did you mean 'photo'?"),
         (["--batch-size", "3"], "The run had --batch-size 2, not 3"),
         (["--top", "4"], "The run had --top 5, not 4"),
@@ -169,15 +159,10 @@ def test_relative_paths_are_resumed_where_they_begin(
         (["--out", "p.jsonl", "--state", "o.jsonl.state", "--labels", "apple,bird"], "other classes or prompts"),
         (["--out", "p.jsonl", "--state", "o.jsonl.state", "--method", "steady"], "or another --state to start anew."),
         (["--out", "p.jsonl", "--batch-size", "0"], "Expected a batch size of at least 1, got 0."),
-        (["--out", "p.jsonl", "--template", "a photo"], "Expected templates with {}"),
-        (["--out", "p.jsonl", "--labels", "apple"], "at least two class names"),
         (["--out", "p.jsonl", "--labels", "nams.txt"], "got 'nams.txt', and there is no such file."),
         (["--out", "p.jsonl", "--labels", "aquarium fish,aquarium_fish"], "Name every class once"),
-        (["--out", "p.jsonl", "--labels", "apple,blu fish"], "does not know the word 'blu'"),
-        (["--out", "p.jsonl", "--labels", "latin"], "Cannot read the class names in 'latin'"),
-        (["--out", "p.jsonl", "--labels", "empty"], "Expected class names, one per line, in 'empty'"),
+        (["--out", "p.jsonl", "--labels", "apple,blu fish"], "does not know 'blu fish'"),
         (["missing", "--out", "p.jsonl"], "There is no file or folder 'missing'"),
-        (["bare", "--out", "p.jsonl"], "The folder 'bare' contains no image"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_touched(
@@ -208,39 +193,6 @@ def test_two_runs_cannot_use_one_state(here: Path, capsys: pytest.CaptureFixture
     assert read_state(here / "camera.state")[0]["predicted"].sum() == 12  # of both runs
 
 
-@posix
-def test_the_progress_beside_an_output_is_locked_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = prepare(here)
-    with hold_path(here / "o.jsonl.state", "busy"):
-        refuse(
-            capsys, here, "Another run is writing 'o.jsonl'; wait for it, or give another --out.", *words, "--resume"
-        )
-        other = ["a", "--labels", TEXT, "--state", "o.jsonl.state"]
-        refuse(capsys, here, "Another run is using the state 'o.jsonl.state'; wait for it", *other)
-    assert run_here(capsys, *words, "--resume")[0] == 0
-
-
-@posix
-@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
-def test_pipes_and_devices_are_refused_before_they_are_opened(
-    here: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
-    """Opening a pipe waits for its other end, deaf to SIGTERM."""
-    draw_pictures(here / "a", range(2))
-    if kind == "device":
-        (here / "p.jsonl").symlink_to(os.devnull)
-    elif kind == "pipe":
-        os.mkfifo("p.jsonl")
-    else:
-        with socket.socket(socket.AF_UNIX) as end:
-            end.bind("p.jsonl")
-    for option in ("--state", "--out"):
-        words = ["a", "--labels", TEXT, option, "p.jsonl"]
-        refuse(capsys, here, f"'p.jsonl' is a pipe, a socket or a device; give {option} the name", *words)
-    os.rename("p.jsonl", "o.jsonl.state")
-    refuse(capsys, here, "'o.jsonl.state' is a pipe, a socket", "a", "--labels", TEXT, "--out", "o.jsonl")
-
-
 def test_a_run_in_which_every_image_fails_is_exit_code_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw_pictures(here / "good", range(1))
     (here / "bad").mkdir()
@@ -256,84 +208,3 @@ def test_a_run_in_which_every_image_fails_is_exit_code_one(here: Path, capsys: p
         "--overwrite; 'o.jsonl' holds the errors."
     )
     assert run_here(capsys, "bad", "good", "--labels", TEXT, "--out", "o.jsonl", "--overwrite")[0] == 0
-
-
-def test_a_batch_too_large_for_the_memory_says_what_to_do(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    draw_pictures(here / "a", range(4))
-    with crash_at(lmr.Method, "step", 2, "before", torch.OutOfMemoryError):
-        code, _, said = run_here(capsys, "a", "--labels", TEXT, "--batch-size", "2", "--out", "o.jsonl")
-    assert code == 2
-    assert said == (
-        "lmr: There is not enough memory for a batch of 2 images on cpu; start again with a smaller --batch-size.\n"
-    )
-
-
-def test_a_ruined_state_is_named_as_the_cause(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw_pictures(here / "a", range(4))
-    predict_images("a", LABELS, state="s", out="o.jsonl", batch_size=2)
-    draw_pictures(here / "a", range(4, 6))
-    real = lmr.Method.step
-
-    def spoil(self: lmr.Method, images: torch.Tensor) -> lmr.Prediction:
-        answer = real(self, images)
-        return lmr.Prediction(answer.logits * float("nan"))
-
-    monkeypatch.setattr(lmr.Method, "step", spoil)
-    summary = predict_images("a", LABELS, state="s", out="o.jsonl", batch_size=2, resume=True)
-    assert (summary.images, summary.errors, summary.earlier) == (6, 2, 4)  # those that failed are all of this run
-    assert summary.tally.failed == 2
-    assert summary.complaint is not None
-    assert "give another --state" in summary.complaint
-    monkeypatch.undo()
-    monkeypatch.chdir(here)
-    assert predict_images("a", LABELS, out="q.jsonl").complaint is None
-
-
-def test_standard_output_that_fails(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    draw_pictures(here / "a", range(2))
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", None)
-        assert main(["predict", *USUAL, "a", "--labels", TEXT]) == 2
-    assert "There is no standard output to write to; give a file with --out." in capsys.readouterr().err
-    if os.path.exists("/dev/full"):
-        with open("/dev/full", "wb", buffering=0) as full:
-            process = start("predict", *USUAL, "a", "--labels", TEXT, stdout=full.fileno())
-            said = process.communicate()[1]
-        assert said == b"lmr: Cannot write to standard output: No space left on device; use --out.\n"
-        assert process.returncode == 2
-
-
-def test_results_module_reads_back_what_it_wrote(tmp_path: Path) -> None:
-    answers = [
-        ImageAnswer("a.png", Answer("x:y", 0.75, 0.5, (("x:y", 0.75), ('q,"', 0.25)))),
-        ImageAnswer("b\n.png", Answer(error='broken, "really"\nso')),
-    ]
-    for name in ("o.csv", "o.jsonl"):
-        first = ResultFile(tmp_path / name, 2)
-        first.open()
-        first.append(answers[:1])
-        first.append(answers[1:])
-        first.close()
-        second = ResultFile(tmp_path / name, 2)
-        assert second.recover(first.offset, first.digest) == [("a.png", None, "x:y"), ("b\n.png", None, None)]
-        assert (second.offset, second.digest) == (first.offset, first.digest)
-    assert format_csv(answers[0], 2) == b'a.png,,,x:y,0.750000,0.500000,x:y:0.750000,"q,"":0.250000",\n'
-
-
-def test_the_same_from_python(here: Path) -> None:
-    draw_pictures(here / "a", range(2))
-    for options, sentence in [
-        ({"resume": True, "overwrite": True, "out": "o.jsonl"}, "Choose between --resume"),
-        ({"resume": True}, "Only a run that writes to a file can be resumed"),
-    ]:
-        with pytest.raises(lmr.LmrError, match=sentence):
-            predict_images("a", LABELS, **options)  # type: ignore[arg-type]
-    with pytest.raises(lmr.LmrError, match="There is nothing to label"):
-        predict_images([], LABELS)
-    with pytest.raises(lmr.LmrError, match="Expected class names as texts"):
-        read_labels([1, 2])  # type: ignore[list-item]
-    assert read_labels(" a, b c ,d ") == ["a", "b c", "d"]
-    (here / "a,b").write_text("crane, bird\nring\n")
-    assert read_labels("a,b") == read_labels(here / "a,b") == ["crane, bird", "ring"]

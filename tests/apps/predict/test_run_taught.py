@@ -108,15 +108,6 @@ def test_second_pass_opens_no_image_again(
     assert out.read_bytes() == straight.read_bytes()
 
 
-def test_a_finished_run_is_not_resumed(pictures: Path, truth: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.jsonl"
-    predict_images(pictures, LABELS, method="zeroshot", truth=truth, out=out)
-    before = out.read_bytes()
-    with pytest.raises(lmr.LmrError, match="the run has finished"):
-        predict_images(pictures, LABELS, method="zeroshot", truth=truth, out=out, resume=True)
-    assert out.read_bytes() == before
-
-
 def test_the_estimate_knows_the_threshold_of_unknown_images(pictures: Path, tmp_path: Path) -> None:
     """An image of a class that gets no label is answered wrongly, with the frozen model too."""
     truth = tmp_path / "truth.csv"
@@ -155,15 +146,6 @@ def test_a_method_that_corrects_its_bias_starts_from_zero(pictures: Path, truth:
     z = torch.cat([method.step(images[first : first + 8]).logits for first in range(0, COUNT, 8)])
     offset = learn_offset(z[list(TRUTH)], torch.tensor(list(TRUTH.values())))
     assert [line["label"] for line in read_lines(out)] == [LABELS[k] for k in (z + offset.float()).argmax(1).tolist()]
-
-
-@pytest.mark.parametrize(
-    "more", [{"state": "kept.state"}, {"stream_by": "folder"}, {"truth": "missing.csv"}, {"adopt": True}]
-)
-def test_what_does_not_fit_is_refused(pictures: Path, truth: Path, tmp_path: Path, more: dict[str, Any]) -> None:
-    with pytest.raises(lmr.LmrError):
-        predict_images(pictures, LABELS, **{"truth": truth, "out": tmp_path / "out.jsonl"} | more)
-    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_standard_output_and_csv(

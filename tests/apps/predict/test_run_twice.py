@@ -110,32 +110,6 @@ def test_a_run_that_replaces_an_output_is_resumed_too(
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
 
-def test_two_runs_never_share_an_output(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer, errors = run_module.PredictRun.answer, list[str]()
-
-    def start_another(self: Any, batch: Any) -> Any:
-        with pytest.raises(lmr.LmrError) as error:
-            predict(pictures, tmp_path / "out.jsonl", overwrite=True)
-        errors.append(str(error.value))
-        return answer(self, batch)
-
-    monkeypatch.setattr(run_module.PredictRun, "answer", start_another)
-    predict(pictures, tmp_path / "out.jsonl")
-    assert len(errors) == 6
-    assert all("Another run" in error for error in errors)
-    assert len(read_lines(tmp_path / "out.jsonl")) == COUNT
-
-
-def test_a_run_of_one_pass_is_not_resumed_in_two(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_module.PredictRun, "_count", lambda self, answers: (_ for _ in ()).throw(RuntimeError("x")))
-    with pytest.raises(RuntimeError, match="x"):
-        predict(pictures, tmp_path / "out.jsonl", passes=1)
-    with pytest.raises(lmr.LmrError, match="The run had --passes 1, not 2"):
-        predict(pictures, tmp_path / "out.jsonl", resume=True)
-
-
 def test_both_passes_and_the_comparison_encode_an_image_once(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,16 +124,6 @@ def test_video_that_is_resumed_is_as_never_interrupted(here: Path, name: str, ev
         assert (here / name).read_bytes() == expected, number
 
 
-def test_resuming_with_other_frames_is_refused(here: Path) -> None:
-    options: dict[str, Any] = MODEL | {"batch_size": 4, "out": "o.csv"}
-    crash_at_step(2, "v.avi", **options)
-    before = (here / "o.csv").read_bytes()
-    with pytest.raises(lmr.LmrError, match="The run had --every 1, not 2"):
-        predict_images("v.avi", LABELS, **options, every=2, resume=True)
-    assert (here / "o.csv").read_bytes() == before
-    predict_images(["v.avi", "a"], LABELS, **options, resume=True)
-
-
 def test_videos_that_cannot_be_read_are_lines_and_the_others_go_on(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,11 +197,3 @@ def test_interruption_does_not_wait_for_frames_that_are_passed_over(
     monkeypatch.setattr(video, "_open_capture", lambda path: LongVideo())
     crash_at_step(1, ["v.avi"], **MODEL, every=10**6, batch_size=1)
     assert grabbed[0] < 5000
-
-
-def test_options_that_nothing_needs_are_refused(here: Path) -> None:
-    with pytest.raises(lmr.LmrError, match="--every is for videos, and there are none among the sources"):
-        predict_images("a", LABELS, **MODEL, every=2, out="o.jsonl")
-    with pytest.raises(lmr.LmrError, match="--column is for"):
-        predict_images(["a", "v.avi"], LABELS, **MODEL, column="path", out="o.jsonl")
-    assert not list(here.glob("*o.jsonl*"))

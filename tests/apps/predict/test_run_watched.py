@@ -61,9 +61,3 @@ def test_report_answers_as_without_a_watch(folder: Path) -> None:
     assert "watch" not in label(folder, "plain.jsonl", "off")
     assert label(folder, "report.jsonl", "report").endswith("The watch saw nothing unusual.")
     assert (folder / "plain.jsonl").read_bytes() == (folder / "report.jsonl").read_bytes()
-
-
-def test_unusable_watch_is_refused_first(folder: Path) -> None:
-    with pytest.raises(LmrError, match="Expected on, report, off"):
-        label(folder, "never.jsonl", "perhaps")
-    assert not (folder / "never.jsonl").exists()

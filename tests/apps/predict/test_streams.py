@@ -118,12 +118,9 @@ def test_overwriting_run_that_is_killed_takes_no_old_output_for_a_new_one(cams: 
 
 
 def test_stream_names_become_names_of_files(cams: Path) -> None:
-    names, long = {"x/y": "x%2Fy.jsonl", "ä": "%C3%A4.jsonl"}, "n" * 300
-    Path("list.csv").write_text("path,s\n" + "".join(f"cams/a/img{k}.png,{s}\n" for k, s in enumerate([*names, long])))
-    label("o", sources="list.csv", stream_by="column:s")
-    found = read_outputs("o")
-    assert len(found) == 3
-    assert set(names.values()) < set(found)
+    names = {"x/y": "x%2Fy", "ä": "%C3%A4"}
+    assert {name: ImageStream(name, ()).file_name for name in names} == names
+    assert len(ImageStream("n" * 300, ()).file_name) == 64
 
 
 @posix
@@ -143,18 +140,6 @@ def test_killed_command_continues_and_ctrl_c_says_how(cams: Path, capsys: pytest
         assert found == read_outputs("straight")
 
 
-def test_dry_run_shows_streams_and_writes_nothing(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("cams/a").rename("cams/\x1b[2Ja")
-    before = photograph(cams)
-    words = ("cams", "--labels", TEXT, "--stream-by", "folder", "--out", "o", "--dry-run")
-    code, out, err = run_here(capsys, *words)
-    assert (code, err) == (0, "")
-    assert out.splitlines() == [
-        r"       5  cams/\x1b[2Ja", "       3  cams/b", "       4  cams/c", "Streams: 3, images: 12.",
-    ]  # fmt: skip
-    assert photograph(cams) == before
-
-
 def test_what_cannot_run_is_refused(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["cams", "--labels", TEXT, "--stream-by", "folder"]
     Path("file").write_text("")
@@ -165,8 +150,7 @@ def test_what_cannot_run_is_refused(cams: Path, capsys: pytest.CaptureFixture[st
         ("--every is for videos", "--out", "o", "--every", "2"),
     ):
         refuse(capsys, cams, sentence, *words, *more)
-    for flag in ("--ray", "--dry-run"):
-        refuse(capsys, cams, f"{flag} is for streams", "cams", "--labels", TEXT, flag)
+    refuse(capsys, cams, "--ray is for streams", "cams", "--labels", TEXT, "--ray")
 
 
 def test_unfinished_run_is_resumed_only_with_the_same_options(cams: Path) -> None:
@@ -183,19 +167,6 @@ def test_unfinished_run_is_resumed_only_with_the_same_options(cams: Path) -> Non
             label("o", **{"resume": True} | change)  # type: ignore[arg-type]
         assert photograph(cams) == before
     assert label("o", overwrite=True, batch_size=3).earlier == 0
-
-
-@posix
-def test_second_run_on_the_same_output_is_refused(cams: Path) -> None:
-    process = start("predict", *USUAL, "cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", "folder",
-                    "--out", "p", hold=4)  # fmt: skip
-    wait_for_growth(process, Path("p/cams%2Fa.jsonl"), 0)
-    try:
-        with pytest.raises(LmrError, match=r"Another run is writing to 'p'"):
-            label("p")
-    finally:
-        process.communicate()
-    assert process.returncode == 0
 
 
 # Which images belong to one stream, and how streams are shared out.
@@ -233,30 +204,12 @@ def test_expression_gathers_images_from_several_folders(cameras: Path) -> None:
     }
 
 
-def test_column_of_a_list(cameras: Path) -> None:
-    Path("list.csv").write_text("path,camera\ncams/b/img0.png,2\ncams/a/img0.png,1\ncams/b/img0.png,1\nno.png,2\n")
-    assert describe(split_streams(["list.csv"], "column:camera")) == {
-        "2": ["cams/b/img0.png", "no.png"],
-        "1": ["cams/a/img0.png"],
-    }
-
-
-def test_column_that_is_missing_or_empty_is_refused(here: Path) -> None:
-    Path("list.csv").write_text("path,camera\na.png,1\nb.png,\n")
-    with pytest.raises(LmrError, match=r"Row 2 of the list 'list\.csv' has no stream"):
-        split_streams(["list.csv"], "column:camera")
-    with pytest.raises(LmrError, match="one column 'cam'"):
-        split_streams(["list.csv"], "column:cam")
-
-
 @pytest.mark.parametrize(
     ("stream_by", "sentence"),
     [
-        ("(", "Expected folder, column:NAME or a regular expression"),
+        ("(", "Expected folder or a regular expression"),
         ("cam", "which has 0 groups"),
-        ("(a)(b)", "which has 2 groups"),
         ("(b)/img", "finds no stream in 'cams/a/img0"),
-        ("column:x", "is for .csv lists"),
     ],
 )
 def test_unclear_streams_are_refused(cameras: Path, stream_by: str, sentence: str) -> None:

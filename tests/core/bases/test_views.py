@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import lmr
 from few_views import create
@@ -68,44 +66,6 @@ def test_episodic_method_keeps_only_the_number_of_images(name: str, clip: lmr.Ze
     looked = busy.predict(images).logits
     assert torch.equal(looked, fresh.step(images).logits)
     assert torch.equal(looked, busy.step(images).logits)
-
-
-def test_number_of_given_views_is_free(clip: lmr.ZeroShot) -> None:
-    method = lmr.create("mta(views=6)", clip)
-    for count in (1, 2, 9):
-        assert method.step(draw(2 * count).view(2, count, 3, 32, 32)).logits.shape == (2, 3)
-    plain = lmr.create("zeroshot", clip).step(draw(2)).logits
-    torch.testing.assert_close(method.step(draw(2).unsqueeze(1)).logits, plain, atol=1e-4, rtol=0)
-    torch.testing.assert_close(lmr.create("mta(views=1)", clip).step(draw(2)).logits, plain, atol=1e-4, rtol=0)
-
-
-BAD_VIEWS: dict[str, tuple[Any, str]] = {
-    "other size": (torch.zeros(2, 4, 3, 16, 16), r"Expected views of shape \['B', 'V', 3, 32, 32\], got \[2, 4, 3, 16"),
-    "no views": (torch.zeros(2, 0, 3, 32, 32), r"at least one view of each image .* got shape \[2, 0, 3, 32, 32\]"),
-    "no images": (torch.zeros(0, 4, 3, 32, 32), "at least one view of each image"),
-    "type": (torch.zeros(2, 4, 3, 32, 32, dtype=torch.float64), "Expected torch.float32 images"),
-    "nan": (torch.full((2, 4, 3, 32, 32), float("nan")), "hold NaN or infinite values"),
-    "too deep": (torch.zeros(1, 2, 4, 3, 32, 32), r"Expected images of shape \['B', 3, 32, 32\]"),
-}
-
-
-@pytest.mark.parametrize("bad", BAD_VIEWS)
-def test_useless_views_get_a_sentence_and_change_nothing(bad: str, clip: lmr.ZeroShot) -> None:
-    method = lmr.create("zero(views=4)", clip)
-    given, words = BAD_VIEWS[bad]
-    for call in (method.step, method.predict):
-        with pytest.raises(lmr.LmrError, match=words):
-            call(given)
-    assert method.state["seen"].tolist() == [0]
-
-
-def test_inputs_that_are_no_pictures_need_given_views() -> None:
-    encoder = nn.Sequential(nn.Flatten(), nn.LayerNorm(12), nn.Linear(12, 8))
-    clip = lmr.ZeroShot(encoder, torch.randn(3, 8), input_shape=(4, 3))
-    method = lmr.create("zero(views=4)", clip)
-    with pytest.raises(lmr.LmrError, match="inputs"):
-        method.step(torch.randn(2, 4, 3))
-    assert method.step(torch.randn(2, 5, 4, 3)).logits.shape == (2, 3)
 
 
 def test_views_of_half_precision_are_made_in_float32() -> None:

@@ -78,13 +78,6 @@ def test_interval_is_wilsons(right: int, count: int, low: float, high: float) ->
     assert Estimate(right, count).interval == pytest.approx((low, high), abs=1e-4)
 
 
-def test_logits_of_any_type_and_size_converge() -> None:
-    z, labels = draw(20, 10, 3.0)
-    half = torch.tensor(100 * z, dtype=torch.float16)
-    found = learn_offset(half, torch.tensor(labels))
-    np.testing.assert_allclose(found, fit_by_scipy(half.double().numpy(), labels, np.zeros(10)), atol=1e-5)
-
-
 def test_of_very_many_labels_some_are_fitted_and_all_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset, "MOST_FITTED", 30)
     generator = torch.Generator().manual_seed(4)

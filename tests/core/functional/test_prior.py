@@ -37,11 +37,6 @@ def test_shares_that_do_not_fit_are_refused(shares: dict[str, float], sentence: 
         share_names(shares, NAMES)
 
 
-def test_name_of_two_classes_is_refused() -> None:
-    with pytest.raises(LmrError, match="'crane' stands for two classes"):
-        share_names({"crane": 0.5}, ["crane", "dog", "crane"])
-
-
 @pytest.mark.parametrize(
     ("prior", "expected"),
     [
@@ -63,29 +58,9 @@ def test_share_of_0_becomes_a_thousandth_of_an_even_one() -> None:
     assert shares.sum().item() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("prior", ["uniform", (0.0, 1.0, 1e30, 2.0)])
-def test_shares_have_the_type_of_the_prototypes(prior: object, dtype: torch.dtype) -> None:
-    shares = parse_prior(prior, PROTOTYPES.to(dtype))  # type: ignore[arg-type]
-    assert shares.dtype == dtype
-    assert shares.log().isfinite().all()
-
-
 def test_counts_become_shares_with_pseudo_images() -> None:
     counts = torch.tensor([[0.0, 0.0, 0.0, 0.0], [10.0, 0.0, 2.5, 0.0]], dtype=torch.float64)
     shares = share_counts(counts)
     assert shares[0].tolist() == [0.25] * 4
     part = PSEUDO_IMAGES / 4
     assert shares[1].tolist() == pytest.approx([(c + part) / (12.5 + PSEUDO_IMAGES) for c in (10.0, 0.0, 2.5, 0.0)])
-
-
-@pytest.mark.parametrize("prior", [(1.0, 2.0), (1.0,) * 5])
-def test_every_class_needs_a_share(prior: tuple[float, ...]) -> None:
-    with pytest.raises(LmrError, match=f"for each of the 4 classes as the prior, got {len(prior)} numbers"):
-        parse_prior(prior, PROTOTYPES)
-
-
-@pytest.mark.parametrize("bad", [-1.0, float("inf"), float("nan")])
-def test_shares_are_finite_and_not_negative(bad: float) -> None:
-    with pytest.raises(LmrError, match="shares of at least 0 with a positive sum"):
-        parse_prior((1.0, bad, 1.0, 1.0), PROTOTYPES)

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 import lmr
 from lab.cost.plain import PlainLMR, PlainTENT, list_plain_loops
+from lab.cost.vision import build_transformers_vision
 from lmr.models.towers.block import fold_activations
 from lmr.models.towers.image import VisionConfig, VisionTower
-from lmr.models.transformers_clip import build_transformers_vision
 
 TINY = VisionConfig(resolution=16, patch=4, width=32, depth=3, heads=4, features=24, hidden=64)
 

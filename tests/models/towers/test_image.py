@@ -244,10 +244,3 @@ def test_tower_runs_under_autocast() -> None:
     (gradient,) = torch.autograd.grad(features.float().sum(), row)
     assert gradient.dtype == torch.float32
     assert gradient.isfinite().all()
-
-
-def test_wrong_images_get_a_message() -> None:
-    tower = make_tower()
-    for shape in ((2, 3, 32), (2, 1, 32, 32), (2, 3, 64, 64)):
-        with pytest.raises(lmr.LmrError, match=r"Expected images \['B', 3, 32, 32\], got"):
-            tower(torch.zeros(shape, dtype=torch.float64))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,6 +15,8 @@ from lmr.core.errors import LmrError
 from lmr.core.norms import NormBank
 from lmr.core.placement import digest_tensors
 from lmr.core.spec import simplify_name
+from lmr.data.dataset import CLEAN
+from lmr.data.photographs import Photographs
 from lmr.models import Backbone
 from lmr.models.backbone import DEFAULT_TEMPLATES
 
@@ -32,36 +32,17 @@ TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 5e-3, tor
 _TEXTS = ("cat", "dog", "bird", "house")
 
 
-class CheckKind(enum.Enum):
-    """A check, with its title. The first three stand for a group of checks that failed before it measured anything."""
-
-    IMAGE_SIDE = "image features"
-    TEXT_SIDE = "text features"
-    GRADIENT_STEP = "gradient step"
-    IMAGES_FINITE = "image features are finite"
-    IMAGES_UNIT = "image features are unit vectors"
-    IMAGES_DIFFER = "different images have different features"
-    BATCH_SIZE = "batch size changes nothing"
-    DETERMINISTIC = "deterministic"
-    TEXTS_FINITE = "text features are finite"
-    TEXTS_UNIT = "text features are unit vectors"
-    TEXTS_DIFFER = "different texts have different features"
-    PADDING = "padding changes nothing"
-    STEP_ADAPTS = "a gradient step adapts"
-    STEP_LEAVES_MODEL = "the step leaves the model unchanged"
-
-
 @dataclass(frozen=True)
 class Check:
-    """The result of one check: what was measured, why it was skipped, or the error that ended it."""
+    """The result of one check: its title, and what was measured, or the error that ended it."""
 
-    kind: CheckKind
+    title: str
     passed: bool
     detail: str
 
     def __str__(self) -> str:
         result = "ok" if self.passed else "FAILED"
-        return f"  {result:<7} {self.kind.value}: {self.detail}"
+        return f"  {result:<7} {self.title}: {self.detail}"
 
 
 def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]) -> list[Check]:
@@ -69,22 +50,18 @@ def run_checks(backbone: Backbone, texts: Sequence[str], images: Sequence[Image]
     device, dtype = backbone.placement
     tolerance = TOLERANCES.get(dtype, 1e-4)
     inputs = torch.stack([backbone.preprocess(image) for image in images]).to(device, dtype)
-    groups: list[tuple[CheckKind, Callable[[], Iterator[Check]]]] = [
-        (CheckKind.IMAGE_SIDE, lambda: _check_images(backbone.encoder, inputs, tolerance)),
-        (CheckKind.TEXT_SIDE, lambda: _check_texts(backbone, texts, tolerance)),
-        (CheckKind.GRADIENT_STEP, lambda: _check_step(backbone, texts, inputs)),
-    ]
+    groups: dict[str, Callable[[], Iterator[Check]]] = {
+        "image features": lambda: _check_images(backbone.encoder, inputs, tolerance),
+        "text features": lambda: _check_texts(backbone, texts, tolerance),
+        "gradient step": lambda: _check_step(backbone, texts, inputs),
+    }
     checks: list[Check] = []
-    for kind, group in groups:
+    for title, group in groups.items():
         try:
             checks += group()
         except (LmrError, RuntimeError) as error:
-            checks.append(Check(kind, False, _read_line(error)))
+            checks.append(Check(title, False, str(error).partition("\n")[0]))
     return checks
-
-
-def _read_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def _check_images(encoder: nn.Module, images: Tensor, tolerance: float) -> Iterator[Check]:
@@ -94,33 +71,31 @@ def _check_images(encoder: nn.Module, images: Tensor, tolerance: float) -> Itera
     with torch.no_grad():
         together, again = encode(images), encode(images)
         alone = torch.cat([encode(image) for image in images.unsqueeze(1)])
-    kinds = (CheckKind.IMAGES_FINITE, CheckKind.IMAGES_UNIT, CheckKind.IMAGES_DIFFER)
-    yield from _check_features(together, kinds, "images")
+    yield from _check_features(together, "image")
     gap = _measure_gap(alone, together)
     detail = f"{gap:.1e} apart, alone and in a batch of {len(images)} (limit {tolerance:g})"
-    yield Check(CheckKind.BATCH_SIZE, gap <= tolerance, detail)
+    yield Check("batch size changes nothing", gap <= tolerance, detail)
     gap = _measure_gap(again, together)
-    yield Check(CheckKind.DETERMINISTIC, gap == 0, f"{gap:.1e} apart, run twice" if gap else "the same bits twice")
+    yield Check("deterministic", gap == 0, f"{gap:.1e} apart, run twice" if gap else "the same bits twice")
 
 
-def _check_features(features: Tensor, kinds: tuple[CheckKind, CheckKind, CheckKind], inputs: str) -> Iterator[Check]:
+def _check_features(features: Tensor, kind: str) -> Iterator[Check]:
     """Check the unit features [N, D] of N different inputs: finite, of unit length, different."""
     finite = int(features.isfinite().all(1).sum())
-    yield Check(kinds[0], finite == len(features), f"{finite} of {len(features)} {inputs}")
+    yield Check(f"{kind} features are finite", finite == len(features), f"{finite} of {len(features)} {kind}s")
     gap = _measure_gap(features.norm(dim=-1), torch.ones_like(features[:, 0]))
-    yield Check(kinds[1], gap <= 1e-4, f"lengths at most {gap:.1e} from 1")
+    yield Check(f"{kind} features are unit vectors", gap <= 1e-4, f"lengths at most {gap:.1e} from 1")
     cosines = features @ features.T - 2 * torch.eye(len(features), dtype=features.dtype, device=features.device)
     nearest = float(cosines.max())
-    yield Check(kinds[2], nearest < 1 - 1e-6, f"largest cosine {nearest:.4f}")
+    yield Check(f"different {kind}s have different features", nearest < 1 - 1e-6, f"largest cosine {nearest:.4f}")
 
 
 def _check_texts(backbone: Backbone, texts: Sequence[str], tolerance: float) -> Iterator[Check]:
-    kinds = (CheckKind.TEXTS_FINITE, CheckKind.TEXTS_UNIT, CheckKind.TEXTS_DIFFER)
-    yield from _check_features(backbone.encode_text(list(texts)), kinds, "texts")
+    yield from _check_features(backbone.encode_text(list(texts)), "text")
     short, long = texts[0], DEFAULT_TEMPLATES[0].replace("{}", texts[0])
     gap = _measure_gap(backbone.encode_text([short]), backbone.encode_text([short, long])[:1])
     detail = f"{gap:.1e} apart, alone and with a longer text (limit {tolerance:g})"
-    yield Check(CheckKind.PADDING, gap <= tolerance, detail)
+    yield Check("padding changes nothing", gap <= tolerance, detail)
 
 
 def _check_step(backbone: Backbone, texts: Sequence[str], images: Tensor) -> Iterator[Check]:
@@ -146,10 +121,10 @@ def _check_step(backbone: Backbone, texts: Sequence[str], images: Tensor) -> Ite
     share = float((gradients != 0).float().mean())
     adapts = share > 0 and bool(gradients.isfinite().all()) and 0 < change < float("inf")
     detail = f"{share:.0%} of the adapted parameters have a gradient, logits move by up to {change:.1e}"
-    yield Check(CheckKind.STEP_ADAPTS, adapts, detail)
+    yield Check("a gradient step adapts", adapts, detail)
     same = digest_tensors(classifier.encoder.state_dict()) == weights
     detail = f"answers {gap:.1e} apart" + ("" if same else ", and the model's own weights have changed")
-    yield Check(CheckKind.STEP_LEAVES_MODEL, gap == 0 and same, detail)
+    yield Check("the step leaves the model unchanged", gap == 0 and same, detail)
 
 
 def _measure_gap(one: Tensor, other: Tensor) -> float:
@@ -168,14 +143,8 @@ def choose_texts(backbone: Backbone, names: Sequence[str] | None = None) -> list
     return texts
 
 
-def draw_images(count: int = IMAGES, side: int = 256, seed: int = 0) -> list[Image]:
-    """Return images to try a model on: coarse colours with fine noise, all different and the same in every run."""
+def open_photographs() -> list[Image]:
+    """Return images to try a model on: photographs that come with lmr."""
     from PIL import Image
 
-    generator = np.random.default_rng(seed)
-    images = []
-    for _ in range(count):
-        coarse = Image.fromarray(generator.integers(0, 256, (4, 4, 3), dtype=np.uint8)).resize((side, side))
-        noise = generator.normal(0, 16, (side, side, 3))
-        images.append(Image.fromarray((np.asarray(coarse) + noise).clip(0, 255).astype(np.uint8)))
-    return images
+    return [Image.fromarray(pixels) for pixels in Photographs().read(CLEAN, 0, range(IMAGES))]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from lmr.apps.doctor.checks import Check, CheckKind, choose_texts, draw_images, run_checks
+from lmr.apps.doctor.checks import Check, choose_texts, open_photographs, run_checks
 from lmr.apps.model_options import read_labels
 from lmr.apps.options import DEFAULT_MODEL, DoctorOptions
 from lmr.core.card import Tower
@@ -20,8 +19,7 @@ from lmr.models import Backbone
 from lmr.models.towers.image import VisionTower
 from lmr.models.towers.text import TextTower
 
-_WIDTH = 110  # columns, or those of a narrower terminal
-_NARROW = 60
+_WIDTH = 110  # columns
 
 
 @dataclass(frozen=True)
@@ -32,20 +30,14 @@ class DoctorReport:
     checks: tuple[Check, ...]
 
     @property
-    def failed(self) -> list[CheckKind]:
-        """The checks that failed."""
-        return [check.kind for check in self.checks if not check.passed]
-
-    @property
-    def ok(self) -> bool:
-        """True if no check failed."""
-        return not self.failed
+    def failed(self) -> list[str]:
+        """The titles of the checks that failed."""
+        return [check.title for check in self.checks if not check.passed]
 
     @property
     def complaint(self) -> str | None:
         """An error message that names the checks that failed; None if all passed."""
-        titles = "; ".join(kind.value for kind in self.failed)
-        return f"{len(self.failed)} of the checks failed: {titles}." if titles else None
+        return f"{len(self.failed)} of the checks failed: {'; '.join(self.failed)}." if self.failed else None
 
     def __str__(self) -> str:
         return "\n".join([format_facts(self.model), "", "SELF-CHECK", *map(str, self.checks)])
@@ -60,7 +52,7 @@ def examine(model: str | Backbone = DEFAULT_MODEL, options: DoctorOptions | None
     names = None if options.labels is None else read_labels(options.labels)
     backbone = model if isinstance(model, Backbone) else options.load(model)
     texts = choose_texts(backbone, names)
-    return DoctorReport(describe_model(backbone, texts), tuple(run_checks(backbone, texts, draw_images())))
+    return DoctorReport(describe_model(backbone, texts), tuple(run_checks(backbone, texts, open_photographs())))
 
 
 def describe_model(backbone: Backbone, texts: Sequence[str]) -> dict[str, str]:
@@ -105,9 +97,8 @@ def _describe_sizes(tower: nn.Module) -> str:
 def format_facts(facts: Mapping[str, str]) -> str:
     """Return the facts about a model, one title and its text per line."""
     wide = max(map(len, facts))
-    width = max(_NARROW, min(_WIDTH, shutil.get_terminal_size((_WIDTH, 0)).columns))
     lines = ["MODEL"]
     for title, text in facts.items():
         begin = f"  {title:<{wide}}  "
-        lines.append(textwrap.fill(text, width, initial_indent=begin, subsequent_indent=" " * len(begin)))
+        lines.append(textwrap.fill(text, _WIDTH, initial_indent=begin, subsequent_indent=" " * len(begin)))
     return "\n".join(lines)

@@ -44,8 +44,8 @@ class PredictOptions(MethodOptions):
     """resume an interrupted run; with --state, also label the images that were added since a run ended"""
     overwrite: bool = False  # replace --out if it exists (default: refuse to)
     stream_by: str | None = None
-    """adapt to every stream on its own: the images of one folder, those in whose paths a regular expression finds the
-    same text for its one group, or those with the same value in a column of the list"""
+    """adapt to every stream on its own: the images of one folder, or those in whose paths a regular expression finds
+    the same text for its one group"""
 
     @property
     def state_path(self) -> Path | None:

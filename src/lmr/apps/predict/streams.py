@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -26,10 +26,9 @@ from lmr.core.errors import LmrError
 from lmr.core.files import check_folder
 from lmr.core.foreign_text import make_printable
 from lmr.core.state import read_state
-from lmr.images.lists import is_list, read_column, read_path_list
-from lmr.images.sources import ImagePlace, PlaceKey, list_sources
+from lmr.images.sources import list_sources
 
-BY_FOLDER, BY_COLUMN = "folder", "column:"
+BY_FOLDER = "folder"
 LONGEST_NAME = 150  # of a file: a longer stream name is replaced by its digest
 
 
@@ -52,30 +51,14 @@ class ImageStream:
 def split_streams(sources: Sequence[AnyPath], stream_by: str, column: str | None = None) -> list[ImageStream]:
     """List the images of the sources and split them into streams.
 
-    ``stream_by`` is "folder" (the folder that holds the image), "column:NAME" (a column of the lists that all sources
-    then are) or a regular expression with one group, which is searched in the path.
+    ``stream_by`` is "folder" (the folder that holds the image) or a regular expression with one group, which is
+    searched in the path.
     """
-    if stream_by.startswith(BY_COLUMN):
-        named = _read_names(sources, stream_by, column)
-    else:
-        find_name = _name_folder if stream_by == BY_FOLDER else _search(stream_by)
-        named = [(find_name(image), image) for image in list_sources(sources, column)]
+    find_name = _name_folder if stream_by == BY_FOLDER else _search(stream_by)
     streams: dict[str, list[Path]] = {}
-    for name, image in named:
-        streams.setdefault(name, []).append(image)
+    for image in list_sources(sources, column):
+        streams.setdefault(find_name(image), []).append(image)
     return [ImageStream(name, tuple(images)) for name, images in streams.items()]
-
-
-def _read_names(sources: Sequence[AnyPath], stream_by: str, column: str | None) -> Iterable[tuple[str, Path]]:
-    """Return the images of lists, each once, with the name of its stream from another column."""
-    unique: dict[PlaceKey, tuple[str, Path]] = {}
-    for source in map(Path, sources):
-        if not is_list(source):
-            raise LmrError(f"--stream-by {stream_by} is for .csv lists, got {str(source)!r}; give a list.")
-        names = read_column(source, stream_by.removeprefix(BY_COLUMN), "stream")
-        for name, image in zip(names, read_path_list(source, column), strict=True):
-            unique.setdefault(ImagePlace(image).key, (name, image))
-    return unique.values()
 
 
 def _name_folder(image: Path) -> str:
@@ -84,9 +67,7 @@ def _name_folder(image: Path) -> str:
 
 def _search(pattern: str) -> Callable[[Path], str]:
     """Return a function that finds the name of a stream in the path of an image."""
-    wanted = (
-        "Expected folder, column:NAME or a regular expression with one group, such as '(cam[0-9]+)', for --stream-by"
-    )
+    wanted = "Expected folder or a regular expression with one group, such as '(cam[0-9]+)', for --stream-by"
     try:
         expression = re.compile(pattern)
     except re.error as error:
@@ -124,12 +105,6 @@ class StreamPlan:
         """Return the file with the state and the progress of a stream."""
         folder = self.out if self.options.state is None else Path(self.options.state)
         return folder / f"{stream.file_name}.state"
-
-    def describe(self) -> str:
-        """Return the streams and the number of images of each, a line each."""
-        images = sum(len(stream.images) for stream in self.streams)
-        lines = [f"  {len(stream.images):6}  {make_printable(stream.name)}" for stream in self.streams]
-        return "\n".join([*lines, f"Streams: {len(self.streams)}, images: {images:,}."])
 
 
 # Labels all streams of a plan and returns the tally.

@@ -59,14 +59,8 @@ class BimodalMethod(GradientMethod):
                 "only prototypes; create it with backbone.classifier(names, templates=[one template]), or give "
                 "ZeroShot a text=TextSide(...)."
             )
-        if self.chunk < 1:
-            raise LmrError(f"Expected 'chunk' of {self.name} to be at least 1 prompt, got {self.chunk}.")
+        self._require_count("chunk", most=10**9)
         self.text = self.classifier.text
-        if self.text.classes != self.classifier.classes:
-            raise LmrError(
-                f"Expected a text side with one prompt for each of the {self.classifier.classes} classes, got "
-                f"{self.text.classes} prompts."
-            )
         super().prepare()
 
     def _find_module(self) -> nn.Module:

@@ -25,13 +25,6 @@ class NormMethod(Method):
 
     ``self.tower`` runs and differentiates the tower with given norms; ``self.optim`` takes optimiser steps on them. The
     state holds "norms" and the moments of the optimiser.
-
-    Examples:
-        >>> import lmr, torch
-        >>> clip = lmr.load().classifier(["cat", "dog"])
-        >>> method = lmr.create("lmr", clip, streams=2)
-        >>> isinstance(method, lmr.NormMethod), method.state["norms"].shape == (2, method.bank.size)
-        (True, True)
     """
 
     towers: ClassVar[tuple[Tower, ...]] = (Tower.IMAGE,)

@@ -109,10 +109,8 @@ class PromptMethod(ViewMethod):
         """Check the arguments, write the prompts and encode them with the context's own words."""
         super().prepare()
         self._require_not_negative("lr", "weight_decay")
-        if not 0 < self.keep <= 1:
-            raise LmrError(f"Expected 'keep' of {self.name} above 0 and at most 1, got {self.keep}.")
-        if self.chunk < 1:
-            raise LmrError(f"Expected 'chunk' of {self.name} to be at least 1 prompt, got {self.chunk}.")
+        self._require_between(1e-9, 1, "keep")
+        self._require_count("chunk", most=10**9)
         text = self.classifier.text
         if text is None or text.learn is None:
             lack = "only prototypes" if text is None else "a text tower that takes no vectors in place of words"
@@ -122,10 +120,6 @@ class PromptMethod(ViewMethod):
                 "loads itself, or give ZeroShot a text=TextSide(..., learn=...)."
             )
         prompts = text.learn(self.context, self.classifier.names)
-        if len(prompts.order) != self.classifier.classes:
-            raise LmrError(
-                f"Expected one prompt for each of the {self.classifier.classes} classes, got {len(prompts.order)}."
-            )
         self.tuner = ContextTuner(text, prompts, self.chunk, self.classifier.prototypes.dtype)
         self.optim = Optimizer("adamw", self.lr, self.weight_decay)
 

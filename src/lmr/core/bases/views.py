@@ -55,8 +55,7 @@ class ViewMethod(Method):
     def prepare(self) -> None:
         """Check the number of views."""
         super().prepare()
-        if not 1 <= self.views <= MOST:
-            raise LmrError(f"Expected 'views' of {self.name} from 1 to {MOST}, got {self.views}.")
+        self._require_count("views", most=MOST)
         mixed: bool = getattr(self, "augmix", self.mixes)
         self.maker = ViewMaker(self.seed, mixed, self.classifier.pixels, self.fill)
 

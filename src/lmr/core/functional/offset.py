@@ -41,12 +41,6 @@ def learn_offset(
     explains the labels better. Without ``answers``, as for a method that corrects its own bias, d0 is 0. ``elsewhere``
     [C] counts labels of images of other domains, which say something about these shares alone. Without labels of this
     domain the offset is half of that to these shares if there are at least 20 of them, else 0.
-
-    Examples:
-        >>> import torch
-        >>> from lmr.core.functional.offset import learn_offset
-        >>> learn_offset(torch.zeros(3, 2), torch.tensor([0, 0, 0])).round(decimals=2)  # three images of class 0
-        tensor([ 0.6500, -0.6500], dtype=torch.float64)
     """
     chosen = _spread(*logits.shape)
     everyone = torch.ones(1, len(chosen), dtype=torch.float64)
@@ -57,12 +51,6 @@ def match_shares(answers: Tensor, shares: Tensor) -> Tensor:
     """Return the offsets [F, C], float64 with mean 0, that give the mean answer to ``answers`` [m, C] these ``shares``.
 
     ``shares`` [F, C] are positive.
-
-    Examples:
-        >>> import torch
-        >>> from lmr.core.functional.offset import match_shares
-        >>> match_shares(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([[0.5, 0.5]])).round(decimals=2)
-        tensor([[-1.,  1.]], dtype=torch.float64)
     """
     shares, which = torch.unique(shares.double().cpu(), dim=0, return_inverse=True)  # many are equal
     counts = len(answers) * shares / shares.sum(1, keepdim=True)
@@ -73,13 +61,7 @@ def match_shares(answers: Tensor, shares: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An accuracy that labels show: the share of them that is answered right, with a 95 % interval.
-
-    Examples:
-        >>> from lmr.core.functional.offset import Estimate
-        >>> str(Estimate(10, 20))
-        '50 % (30 to 70)'
-    """
+    """An accuracy that labels show: the share of them that is answered right, with a 95 % interval."""
 
     right: int
     labels: int

@@ -21,11 +21,6 @@ def share_names(shares: Mapping[str, float], names: Sequence[str]) -> tuple[floa
     """Return the shares of all classes ``names`` from those of some; the other classes share the rest evenly.
 
     Names are compared without regard to case and underscores.
-
-    Examples:
-        >>> from lmr.core.functional.prior import share_names
-        >>> share_names({"car": 0.8}, ["car", "truck", "bus"])
-        (0.8, 0.1, 0.1)
     """
     known = [simplify_name(name) for name in names]
     given: dict[int, float] = {}

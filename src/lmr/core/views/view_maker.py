@@ -44,11 +44,6 @@ class ViewMaker:
 
     def make_each(self, images: Tensor, numbers: Sequence[int], count: int) -> Iterator[Tensor]:
         """Yield ``count`` views of each of the images [B, ..., H, W]; the crops of all are drawn at first."""
-        if images.ndim < 3 or min(images.shape[-2:]) < 1:
-            raise LmrError(
-                "Expected images with a height and a width to make views of, got one of shape "
-                f"{list(images.shape[1:])}; give views of your own as [B, V, ...]."
-            )
         flat = images.reshape(len(images), -1, *images.shape[-2:])
         generators = [seed_generator(self.seed, number) for number in numbers]
         drawn = [place_crops(draw_crops(own, count, *flat.shape[-2:]), images) for own in generators]

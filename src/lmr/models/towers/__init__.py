@@ -1,1 +1,1 @@
-"""The towers of CLIP in torch: their blocks, the hand-written backward, and their sizes."""
+"""The towers of CLIP in torch: their blocks and their sizes."""

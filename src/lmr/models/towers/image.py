@@ -83,10 +83,6 @@ class VisionTower(nn.Module):
         bounds = [count * k // parts for k in range(parts + 1)]
         return (slice(first, last) for first, last in itertools.pairwise(bounds))
 
-    def count_embedding(self) -> int:
-        """Return the multiply-adds that turn one image into tokens."""
-        return (self.config.resolution // self.config.patch) ** 2 * 3 * self.config.patch**2 * self.config.width
-
     def _cut_patches(self, images: Tensor) -> Tensor:
         """Return one token per patch [n, L - 1, w]; patches do not overlap, so one product embeds them."""
         patch, (n, colours) = self.config.patch, images.shape[:2]

@@ -71,24 +71,9 @@ class StemTower(VisionTower):
         super().__init__(config)
         self.patches = ConvStem(channels, config.width, normed=not trained)
 
-    @property
-    def stem(self) -> ConvStem:
-        """The convolutions."""
-        assert isinstance(self.patches, ConvStem)
-        return self.patches
-
-    def count_embedding(self) -> int:
-        """Return the multiply-adds of the convolutions for one image."""
-        side, total = self.config.resolution, 0
-        for layer in self.stem:
-            conv = layer.get_submodule("conv")
-            side //= conv.stride[0] if isinstance(conv, nn.Conv2d) else 1
-            total += side**2 * conv.get_parameter("weight").numel()
-        return total
-
     def _cut_patches(self, images: Tensor) -> Tensor:
         # Batch norms see the whole batch in training. After that, parts that fit into the cache are a fifth faster.
         # Parts are of about equal size: an image that went alone would have other last digits than among others.
-        parts = 1 if self.stem.training or torch.is_grad_enabled() else -(-len(images) // _PART)
-        grid = torch.cat([self.stem(part) for part in images.tensor_split(max(1, parts))])
+        parts = 1 if self.patches.training or torch.is_grad_enabled() else -(-len(images) // _PART)
+        grid = torch.cat([self.patches(part) for part in images.tensor_split(max(1, parts))])
         return grid.flatten(2).transpose(1, 2)
