@@ -55,7 +55,7 @@ def measure_picture(image: Image.Image) -> Picture:
 def _measure_variance(pixels: NDArray[np.float32]) -> float:
     """Return the variance; for a small image this is faster than ``pixels.var()``."""
     centred = pixels - pixels.mean()
-    return float(np.vdot(centred, centred)) / centred.size
+    return float(np.vdot(centred, centred) / centred.size)
 
 
 def _measure_change(pixels: NDArray[np.float32], distance: int) -> float:
