@@ -31,7 +31,6 @@ from lmr.report.drawing import (
     style_lines,
 )
 from lmr.report.groups import (
-    Key,
     RunGroup,
     Setting,
     Settings,
@@ -93,8 +92,17 @@ class Family:
 
     @property
     def groups(self) -> list[RunGroup]:
-        """The groups of the most severe setting, none if all images are clean."""
-        return self.settings[self.shifted] if self.shifted.severity else []
+        """The groups of the highest severity, none if all images are clean."""
+        return self.at(self.shifted.severity) if self.shifted.severity else []
+
+    def at(self, severity: int) -> list[RunGroup]:
+        """Return the groups of a severity, 0 for clean images."""
+        return [one for setting, own in self.settings.items() if setting.severity == severity for one in own]
+
+    @property
+    def where(self) -> str:
+        """The shifted images for people, whatever their number."""
+        return replace(self.shifted, images=0).describe()
 
     def find_baseline(self, groups: Iterable[RunGroup]) -> RunGroup | None:
         """Return the baseline with most domains, then most images."""
@@ -113,7 +121,7 @@ class Family:
 
     def describe(self, row: Row) -> str:
         """Return where a run on the shifted images is from."""
-        return f"{self.shifted.describe()}, {row.domain}, {row.images} images, seed {row.seed}"
+        return f"{self.where}, {row.domain}, {row.images} images, seed {row.seed}"
 
 
 def _pick_row(one: RunGroup, names: Sequence[str]) -> Row | None:
@@ -177,13 +185,13 @@ def draw_gaps(axes: Axes, family: Family) -> str:
 def draw_margins(axes: Axes, family: Family) -> str:
     """1b: draw the median local margin of the baseline by domain and severity, for at least two severities."""
     found: dict[str, dict[int, float]] = {}
-    for setting in sorted((s for s in family.settings if s.severity), key=lambda s: s.severity):
-        one = family.find_baseline(family.settings[setting])
+    for severity in sorted({setting.severity for setting in family.settings} - {0}):
+        one = family.find_baseline(family.at(severity))
         for domain in one.domains if one else ():
             row = one.find(domain) if one else None
             samples = family.runs.samples(row) if row and row.domain == domain else None
             if samples is not None and np.isfinite(samples["margin"]).any():
-                found.setdefault(domain, {})[setting.severity] = float(np.nanmedian(samples["margin"]))
+                found.setdefault(domain, {})[severity] = float(np.nanmedian(samples["margin"]))
     longest = max((len(line) for line in found.values() if len(line) > 1), default=None)
     full = {domain: line for domain, line in found.items() if len(line) == longest}
     preferred = [domain for domain in read_paper()["figures"]["1b"]["domains"] if domain in full]
@@ -204,7 +212,7 @@ def draw_mass(axes: Axes, family: Family) -> str:
 
     All on the same images: few images look more concentrated than many.
     """
-    clean = family.find_baseline(one for s, own in family.settings.items() if not s.severity for one in own)
+    clean = family.find_baseline(family.at(0))
     found, theirs = family.read_baseline(), family.runs.samples(clean.first) if clean else None
     if found is None or theirs is None:
         return ""
@@ -225,7 +233,7 @@ def draw_mass(axes: Axes, family: Family) -> str:
     axes.set(xlabel="most frequent classes", ylabel="cumulative share, %", xlim=(1, classes), ylim=(0, 102))
     axes.legend(loc="lower right", frameon=False)
     shares = "; ".join(f"{name} {100 * line[top - 1]:.1f} %" for name, line in mass.items())
-    where = f"{family.shifted.describe()}, {row.domain}, {len(places)} images clean and shifted"
+    where = f"{family.where}, {row.domain}, {len(places)} images clean and shifted"
     return f"Cumulative class mass, of the {top} most frequent of {classes} classes: {shares}; {where}."
 
 
@@ -243,7 +251,7 @@ def draw_late_shares(axes: Axes, family: Family) -> str:
             wanted = one.kind is LineKind.PART and identify_parts(one.first.spec) == identify_parts(spec)
             row = family.shift_row(one) if wanted else None
             if row and row.metrics.get("late_top_share") is not None:
-                alike = (row.images, row.domain, row.seed, one.key._replace(spec=""))
+                alike = (one.setting, row.domain, row.seed, one.key._replace(spec=""))
                 found.setdefault(alike, {})[label] = row
     pairs = [pair for pair in found.values() if len(pair) == 2]
     if not pairs:
@@ -264,7 +272,7 @@ def draw_recovery(axes: Axes, family: Family) -> str:
 
     Over all domains on which every method was measured, with the same number of images.
     """
-    found: dict[Key, dict[str, tuple[LineKind, dict[str, Floats]]]] = {}
+    found: dict[Setting, dict[str, tuple[LineKind, dict[str, Floats]]]] = {}
     for one in family.groups:
         measured = {}
         for row in one.rows if not one.changes else ():
@@ -272,7 +280,7 @@ def draw_recovery(axes: Axes, family: Family) -> str:
             values = samples["recovery"].astype(np.float64) if samples else np.empty(0)
             if np.isfinite(values).any():
                 measured[row.domain] = values[np.isfinite(values)]
-        methods = found.setdefault(one.key.ground, {})
+        methods = found.setdefault(one.setting, {})
         if measured and len(measured) >= len(methods.get(one.label, (one.kind, {}))[1]):
             methods[one.label] = one.kind, measured
     methods = max(found.values(), key=len, default={})
@@ -286,7 +294,7 @@ def draw_recovery(axes: Axes, family: Family) -> str:
     axes.axhline(0, color="#999999", linewidth=0.7)
     axes.set(xlabel="percentile of zero-shot's errors", ylabel="true class − zero-shot's answer", xlim=(1, 99))
     label_ends(axes, ends)
-    where = f"{family.shifted.describe()}, {', '.join(common)}"
+    where = f"{family.where}, {', '.join(common)}"
     return f"Local margin recovery on what zero-shot gets wrong; above 0 the error is corrected; {where}."
 
 

@@ -21,10 +21,7 @@ from lmr.bench.running.row import Row
 from lmr.data.names import ORDERS, describe_order
 from lmr.report.gains import COUNTS, DIFFERENCE, Entry, compare_with_best, lay_gains, matches, measure_gain
 from lmr.report.groups import (
-    DTYPE,
-    EMISSION,
     SHUFFLE,
-    WEIGHTS,
     RunGroup,
     Setting,
     Settings,
@@ -132,7 +129,7 @@ def find_scenario(one: RunGroup) -> Scenario:
     """Return the kind of stream that a group of runs is about."""
     row, setting = one.first, one.setting
     facts = row.order.get("kind", ""), name_order(row.order), setting.stream, row.batch_size
-    return Scenario(setting.dataset, *facts, one.key.length, setting.severity, is_natural(row))
+    return Scenario(setting.dataset, *facts, setting.images, setting.severity, is_natural(row))
 
 
 def _list_scenarios(members: Sequence[RunGroup]) -> Iterator[tuple[RunGroup, Scenario]]:
@@ -160,12 +157,8 @@ def _find_worlds(settings: Settings, wanted: Callable[[RunGroup], bool]) -> Sett
     found: Settings = {}
     for setting, groups in settings.items():
         name = re.sub(r"^pocket-c-\d+$", "pocket-c", setting.dataset)  # stored runs on drawings: one world
-        found.setdefault(_blur(setting, name), []).extend(groups)
+        found.setdefault(replace(setting.keep(), dataset=name), []).extend(groups)
     return {setting: groups for setting, groups in found.items() if any(map(wanted, groups))}
-
-
-def _blur(setting: Setting, dataset: str) -> Setting:
-    return replace(setting, dataset=dataset, severity=0, order=SHUFFLE, stream=StreamKind.DOMAIN)
 
 
 def _find_frozen(groups: Iterable[RunGroup]) -> FindFrozen:
@@ -202,7 +195,7 @@ def lay_leaderboards(runs: Runs, settings: Settings, reference: str | None = Non
     With a reference a table of differences for every column follows.
     """
     layouts = []
-    for setting, members in split(settings, lambda setting: _blur(setting, "")).items():
+    for setting, members in split(settings, Setting.keep).items():
         groups = [one for own in members for one in settings[own] if one.is_main]
         board = Board(runs, setting, _find_frozen(groups), _find_lines(groups))
         layouts += [board.lay("leaderboard", "Leaderboard", BOARD), *board.lay_leads(reference)]
@@ -219,13 +212,13 @@ def _find_lines(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
 
 
 def identify_line(one: RunGroup) -> tuple[Any, ...]:
-    """Return what the groups of one line share, whatever the stream: method, watch, emission and model.
+    """Return what the groups of one line share, whatever the stream: method, watch and emission.
 
     A run from before a method had some argument is of the same configuration as one with the default of it.
     """
     known = find_known(one.first.method) is not None
     values = sorted(expand_spec(one.first.spec).items()) if known else one.first.spec
-    return one.first.method, repr(values), one.key.watch, one.key.emit, one.key.weights, one.key.dtype
+    return one.first.method, repr(values), one.key.watch, one.key.emit
 
 
 def choose_common(sets: Sequence[frozenset[T]]) -> frozenset[T]:
@@ -251,7 +244,8 @@ class Board:
     def __init__(self, runs: Runs, setting: Setting, frozen: FindFrozen, lines: Sequence[Sequence[RunGroup]]) -> None:
         """Take the groups of each line."""
         self.runs, self.setting = runs, setting
-        self.firsts = tell_apart((members[0] for members in lines), (EMISSION, WEIGHTS, DTYPE))
+        firsts = (members[0] for members in lines)  # of any batch size
+        self.firsts = tell_apart(replace(one, key=one.key._replace(batch_size=0)) for one in firsts)
         entries = [
             {
                 "line": number, "scenario": scenario, "batch_size": scenario.batch_size, "seed": row.seed,

@@ -99,8 +99,8 @@ def test_tables_have_the_methods_of_the_paper(tmp_path: Path) -> None:
 def test_components_are_those_of_table_3(name: str) -> None:
     parts = read_plan(name).parts[: 1 if name == "photo-figures" else 3]
     switches = {
-        "ZS": None, "Bias only": (False, True, True), "PMR only": (True, False, False), "PMR + AM": (True, True, False),
-        "PMR + BC": (True, False, True), "Full": (True, True, True),
+        "zero-shot": None, "Bias only": (False, True, True), "PMR only": (True, False, False),
+        "PMR + AM": (True, True, False), "PMR + BC": (True, False, True), "LMR": (True, True, True),
     }  # fmt: skip
     for part in parts:
         found = {}
