@@ -131,17 +131,6 @@ def test_lines_are_compared_on_the_seeds_they_share() -> None:
     assert share_seeds([]) == ([], [])
 
 
-def test_averages_need_every_domain_and_the_last_number_of_a_run_counts() -> None:
-    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "fog", 0.7, nll=2.0)]
-    rows.append(make_row("LMR", LMR, "frost", 0.9, seed=2))
-    (one,) = gather_series(rows)
-    assert average(one, ["frost", "fog"]) == pytest.approx(60.0)
-    assert average(one, ["frost", "snow"]) is None
-    assert average(one, ["frost", "fog"], "nll") is None  # frost has none
-    again = make_row("LMR", LMR, "frost", 0.6, finished="2027-01-01")
-    assert average(gather_series([*rows, again])[0], ["frost", "fog"]) == pytest.approx(65.0)
-
-
 def test_lines_with_one_label_say_what_tells_them_apart() -> None:
     def row(spec: str, **changes: object) -> Row:
         return make_row("LMR", complete(spec, "cifar10-c"), "frost", 0.5, **changes)

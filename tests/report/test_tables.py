@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import statistics
 from typing import Any
 
 import pytest
@@ -72,19 +71,6 @@ def test_a_line_with_another_protocol_says_where() -> None:
     assert differs["LMR"] == ("images 500 (paper: 10000, implied)", "batch size 32 (paper: 64)")
     assert differs["TENT"] == ("images 500 (paper: 10000, implied)",)  # the paper does not say its batch size
     assert "batch size 32 (paper: 200)" in differs["BATCLIP"]
-
-
-def test_seeds_become_mean_and_deviation() -> None:
-    shifts = {1: -0.5, 2: 0.2, 3: 0.6}
-    rows = [row for seed, shift in shifts.items() for row in make_paper_rows(shift, seed=seed)]
-    table = build(rows)
-    for line, published in zip(table.lines, PUBLISHED.rows, strict=True):
-        for cell, printed in zip(line.cells[:-1], published.cells.values(), strict=False):
-            values = [float(printed) + shift for shift in shifts.values()]
-            assert cell.value == pytest.approx(statistics.mean(values))
-            assert cell.sd == pytest.approx(statistics.stdev(values))
-            assert (cell.seeds, len(cell.runs)) == (3, 3)
-        assert line.cells[-1].sd == pytest.approx(statistics.stdev(shifts.values()))
 
 
 def test_a_missing_domain_leaves_a_gap_and_no_average() -> None:

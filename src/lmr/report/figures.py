@@ -7,7 +7,6 @@ the runs lack the numbers.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +17,6 @@ from numpy.typing import NDArray
 
 from lmr.bench.running.row import Row
 from lmr.report.drawing import (
-    DASHES,
-    MARKERS,
     OURS,
     PALETTE,
     PLAIN,
@@ -53,24 +50,18 @@ PERCENTILES = np.arange(1, 100)
 
 def draw_figures(runs: Runs, settings: Settings) -> list[Drawing]:
     """Draw every figure that the runs have the numbers for."""
-    draws: list[tuple[str, str, Draw]] = []  # number in the paper, or a name; dataset
+    draws: list[tuple[str, Draw]] = []  # number in the paper
     for members in split(settings, lambda setting: setting.family).values():
         family = Family(runs, {setting: settings[setting] for setting in members})
-        draws += [(n, family.dataset, functools.partial(panel, family=family)) for n, panel in PANELS.items()]
+        draws += [(number, functools.partial(panel, family=family)) for number, panel in PANELS.items()]
     sweeps = [(figure, sweep) for sweep in lay_sweeps(settings) if (figure := find_figure(sweep))]
     for figure, sweep in sweeps:
         draw: Draw = functools.partial(draw_sweep, table=sweep.build(), figure=figure)
-        draws += [(figure["number"], sweep.setting.dataset, draw)] if figure["number"] != DELTA else []
+        draws += [(figure["number"], draw)] if figure["number"] != DELTA else []
     deltas = [sweep for figure, sweep in sweeps if figure["number"] == DELTA]
-    draws += [(DELTA, "", functools.partial(draw_deltas, sweeps=deltas))] if deltas else []
-    drawn = [(data, render(n, draw)) for n, data, draw in draws]
-    found = [(dataset, drawing) for dataset, drawing in drawn if drawing]
-    counts = Counter(drawing.number for _, drawing in found)
-    several = [
-        drawing if counts[drawing.number] == 1 else replace(drawing, name=f"{drawing.name}-{dataset}")
-        for dataset, drawing in found
-    ]
-    return sorted(name_apart(several), key=lambda drawing: drawing.name)
+    draws += [(DELTA, functools.partial(draw_deltas, sweeps=deltas))] if deltas else []
+    drawn = (render(number, draw) for number, draw in draws)
+    return sorted(name_apart(drawing for drawing in drawn if drawing), key=lambda drawing: drawing.name)
 
 
 @dataclass(frozen=True)
@@ -79,11 +70,6 @@ class Family:
 
     runs: Runs
     settings: Settings
-
-    @property
-    def dataset(self) -> str:
-        """The name of the dataset."""
-        return next(iter(self.settings)).dataset
 
     @cached_property
     def shifted(self) -> Setting:
@@ -117,17 +103,13 @@ class Family:
 
     def shift_row(self, one: RunGroup | None) -> Row | None:
         """Return the run on the paper's representative shift, else on the first domain; of several seeds the first."""
-        return _pick_row(one, [row.domain for row in one.rows if not stream_of(row).several]) if one else None
+        rows = [row for row in (one.rows if one else ()) if not stream_of(row).several]
+        shift = read_paper()["figures"]["1a"]["shift"]
+        return min(rows, key=lambda row: (row.domain != shift, row.seed), default=None)
 
     def describe(self, row: Row) -> str:
         """Return where a run on the shifted images is from."""
         return f"{self.where}, {row.domain}, {row.images} images, seed {row.seed}"
-
-
-def _pick_row(one: RunGroup, names: Sequence[str]) -> Row | None:
-    shift = read_paper()["figures"]["1a"]["shift"]
-    name = shift if shift in names else next(iter(names), "")
-    return one.find(name, one.seeds[0]) or one.find(name) if names else None
 
 
 def plot_lines(
@@ -140,13 +122,6 @@ def plot_lines(
         axes.plot(x, y, **styles[name])
         ends.append((name, float(x[-1]), float(y[-1]), str(styles[name]["color"])))
     return ends
-
-
-def _style_in_turn(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {"color": PALETTE[k % 6], "linestyle": DASHES[k % 6], "marker": MARKERS[k % 6]}
-        for k, name in enumerate(names)
-    }
 
 
 def _widen(axes: Axes, least: float = 2.0) -> None:
@@ -199,7 +174,7 @@ def draw_margins(axes: Axes, family: Family) -> str:
     if not chosen:
         return ""
     lines = {domain.replace("_", " "): full[domain] for domain in chosen}
-    ends = plot_lines(axes, lines, _style_in_turn(list(lines)))
+    ends = plot_lines(axes, lines, style_lines(dict.fromkeys(lines, LineKind.OTHER)))
     severities = sorted({severity for line in lines.values() for severity in line})
     axes.set(xlabel="severity", ylabel="median local margin (cosine)", xticks=severities)
     axes.set_ylim(0, None)
@@ -334,7 +309,7 @@ def draw_deltas(axes: Axes, sweeps: Sequence[Layout]) -> str:
     names = [name + (f" ({k})" if sets.count(name) > 1 else "") for k, name in enumerate(sets, 1)]  # other backbones
     tables = [sweep.build() for sweep in sweeps]
     lines = {name: next(iter(read_lines(table).values())) for name, table in zip(names, tables, strict=True)}
-    ends = plot_lines(axes, lines, _style_in_turn(names))
+    ends = plot_lines(axes, lines, style_lines(dict.fromkeys(names, LineKind.OTHER)))
     paper = read_paper()["figures"]
     delta = float(paper["1a"]["delta"])
     axes.axvline(delta, color=OURS["color"], linewidth=0.9, linestyle=":")

@@ -164,9 +164,9 @@ class RunGroup:
         """The seeds of the order."""
         return sorted({row.seed for row in self.rows})
 
-    def find(self, domain: str, seed: int | None = None) -> Row | None:
+    def find(self, domain: str) -> Row | None:
         """Return the last row about a domain."""
-        found = [row for row in self.rows if domain in (row.domain, *row.domains) and seed in (None, row.seed)]
+        found = [row for row in self.rows if domain in (row.domain, *row.domains)]
         return found[-1] if found else None
 
     def enter(self, domains: Collection[str], metric: str = "accuracy") -> pd.DataFrame:

@@ -6,9 +6,9 @@ every column all lines have the same streams, so that their numbers can be compa
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -48,7 +48,6 @@ ORDER_NAMES = {
 }  # fmt: skip
 FREQUENT = {1: "one class", 2: "two classes"}
 OWN = 0  # in place of a batch size: the one that the values of each method were chosen for
-FIELDS = ("severity", "dataset", "images")  # that the head of a column names if it must
 WORST = Column("worst", "worst case", 1)
 LIFE = (Column("below", "windows below %", 1, False), Column("drop", "worst drop", 1, False), WORST)
 BOARD = (
@@ -111,18 +110,18 @@ class Scenario:
         kinds = self.natural, self.kind == HAUL, list(StreamKind).index(self.stream), kind, len(self.order), self.order
         return *kinds, -self.severity, -self.batch_size, self.images, self.dataset
 
-    def describe(self, batch_size: int, shown: Collection[str] = ()) -> str:
-        """Return the head of a column, without the usual batch size; with dataset, severity or images if ``shown``."""
+    def describe(self, batch_size: int, whole: bool = False) -> str:
+        """Return the head of a column, without the usual batch size; the ``whole`` has dataset, severity and images."""
         order = self.order
         if self.stream.several:
             order = f"{self.stream.value}{order.removeprefix(SHUFFLED)}"
         elif self.natural:
             order = re.sub(rf"^{SHUFFLED}", "each domain", order)
         sizes = {OWN: "own batches", 1: "single images"}
-        parts = [self.dataset] if "dataset" in shown else [self.dataset.split("@")[0]] if self.natural else []
-        parts += [order, *([f"severity {self.severity}"] if "severity" in shown and self.severity else [])]
+        parts = [self.dataset] if whole else [self.dataset.split("@")[0]] if self.natural else []
+        parts += [order, *([f"severity {self.severity}"] if whole and self.severity else [])]
         parts += [sizes.get(self.batch_size, f"batches of {self.batch_size}")] if self.batch_size != batch_size else []
-        return ", ".join([*parts, *([f"{self.images:,} images"] if "images" in shown else [])])
+        return ", ".join([*parts, *([f"{self.images:,} images"] if whole and self.images else [])])
 
 
 def find_scenario(one: RunGroup) -> Scenario:
@@ -381,15 +380,10 @@ def _choose_columns(entries: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name_columns(columns: Sequence[Scenario], batch_size: int) -> dict[Scenario, str]:
-    """Return the heads of the columns; where several would be the same, with the fewest facts that differ."""
-    heads = {}
-    for alike in split(columns, lambda scenario: scenario.describe(batch_size)).values():
-        for shown in itertools.chain.from_iterable(itertools.combinations(FIELDS, n) for n in range(len(FIELDS) + 1)):
-            named = {scenario: scenario.describe(batch_size, shown) for scenario in alike}
-            if len(set(named.values())) == len(alike):
-                break
-        heads.update(named)
-    return {scenario: heads[scenario] for scenario in columns}
+    """Return the heads of the columns; where several would be the same, with all facts."""
+    heads = {scenario: scenario.describe(batch_size) for scenario in columns}
+    alike = Counter(heads.values())
+    return {s: head if alike[head] == 1 else s.describe(batch_size, whole=True) for s, head in heads.items()}
 
 
 def _read(row: Row | None) -> float:

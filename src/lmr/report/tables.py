@@ -65,11 +65,6 @@ def lay_accuracy(setting: Setting, groups: Sequence[RunGroup], paper: PublishedT
     return Layout("accuracy", "Accuracy (%)", setting, lines, columns, entries, published=paper, notes=notes)
 
 
-def group_parts(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
-    """Return the groups with parts switched off, by the label of their method."""
-    return split((one for one in groups if one.kind is LineKind.PART), lambda one: label_of(one.first))
-
-
 def lay_measures(setting: Setting, groups: Sequence[RunGroup], measures: Sequence[Column] = MEASURES) -> Layout:
     """Return what was measured, averaged over the domains that all lines have."""
     domains = find_common(groups)
@@ -103,8 +98,9 @@ def lay_components(settings: Settings) -> list[Layout]:
     """Return the parts of each method that has some: mean accuracy, datasets as columns."""
     found: dict[str, Settings] = {}
     for setting, groups in settings.items():
-        for label, parts in group_parts(groups).items():
-            found.setdefault(label, {})[setting] = add_base(parts, groups)
+        parts = split((one for one in groups if one.kind is LineKind.PART), lambda one: label_of(one.first))
+        for label, own in parts.items():
+            found.setdefault(label, {})[setting] = add_base(own, groups)
     title = "The parts of {}: mean accuracy over the corruptions (%)"
     return [own for label, parts in found.items() for own in _lay_by_dataset(COMPONENTS, title.format(label), parts)]
 
