@@ -59,12 +59,6 @@ def test_the_command_prints_tables_and_says_where_things_are(
     assert "damaged and was left out" in (runs / "report" / "index.html").read_text()
 
 
-def test_the_same_runs_give_the_same_report(tmp_path: Path) -> None:
-    runs = write_runs(tmp_path / "runs", ROWS[:6])
-    pages = [make_report([runs], tmp_path / name, figures=False).page.read_bytes() for name in ("a", "b")]
-    assert pages[0] == pages[1]
-
-
 def test_the_page_on_reports_is_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its Python runs, and its tables and tolerances are those of the code."""
     text = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")

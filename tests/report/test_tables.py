@@ -65,14 +65,6 @@ def test_the_papers_own_numbers_give_the_papers_table() -> None:
     assert table.published is PUBLISHED
 
 
-def test_a_line_with_another_protocol_says_where() -> None:
-    table = build(make_paper_rows(images=500, batch_size=32))
-    differs = {line.label: line.differs for line in table.lines}
-    assert differs["LMR"] == ("images 500 (paper: 10000, implied)", "batch size 32 (paper: 64)")
-    assert differs["TENT"] == ("images 500 (paper: 10000, implied)",)  # the paper does not say its batch size
-    assert "batch size 32 (paper: 200)" in differs["BATCLIP"]
-
-
 def test_a_missing_domain_leaves_a_gap_and_no_average() -> None:
     rows = [row for row in make_paper_rows() if (row.label, row.domain) != ("TENT", "frost")]
     lines = {line.label: line for line in build(rows).lines}

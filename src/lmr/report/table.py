@@ -201,12 +201,11 @@ def fill(line: int, values: Mapping[str, float | None], rows: Iterable[Row]) -> 
 
 
 def name_apart(items: Iterable[Named]) -> list[Named]:
-    """Return tables or drawings under safe names of their own: those of a second one with the same name end with -2."""
+    """Return tables or drawings under names of their own: that of a second one with the same name ends with -2."""
     named: dict[str, Named] = {}
     for item in items:
-        base = name = re.sub(r"[^A-Za-z0-9]+", "-", item.name).strip("-")
-        number = 1
+        name, number = item.name, 1
         while name in named:
-            name = f"{base}-{(number := number + 1)}"
+            name = f"{item.name}-{(number := number + 1)}"
         named[name] = replace(item, name=name)
     return list(named.values())
