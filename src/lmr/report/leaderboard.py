@@ -147,19 +147,6 @@ def _list_scenarios(members: Sequence[RunGroup]) -> Iterator[tuple[RunGroup, Sce
         yield from ((one, scenario) for scenario in dict.fromkeys(severities or [own]))
 
 
-def _is_life(one: RunGroup) -> bool:
-    return not find_scenario(one).plain
-
-
-def _find_worlds(settings: Settings, wanted: Callable[[RunGroup], bool]) -> Settings:
-    """Return the groups on one kind of data with one model, at any severity and in any order, if some are wanted."""
-    found: Settings = {}
-    for setting, groups in settings.items():
-        name = re.sub(r"^pocket-c-\d+$", "pocket-c", setting.dataset)  # stored runs on drawings: one world
-        found.setdefault(replace(setting.keep(), dataset=name), []).extend(groups)
-    return {setting: groups for setting, groups in found.items() if any(map(wanted, groups))}
-
-
 def _find_frozen(groups: Iterable[RunGroup]) -> FindFrozen:
     """Return a function that finds the run of the frozen model on a stream: batch size and timing change nothing."""
     rows = (row for one in groups if one.kind is LineKind.BASELINE for row in one.rows)
@@ -179,12 +166,17 @@ def lay_life(runs: Runs, settings: Settings) -> list[Layout]:
 
     Published streams are there to compare with, at the severities of the others only.
     """
+    worlds: Settings = {}
+    for setting, groups in settings.items():
+        name = re.sub(r"^pocket-c-\d+$", "pocket-c", setting.dataset)  # stored runs on drawings: one world
+        worlds.setdefault(replace(setting.keep(), dataset=name), []).extend(groups)
     layouts = []
-    for setting, groups in _find_worlds(settings, _is_life).items():
-        every = [members for members in _find_lines(groups) if any(map(_is_life, members))]
-        severities = {0, *(one.setting.severity for members in every for one in members if _is_life(one))}
+    for setting, groups in worlds.items():
+        life = {one for one in groups if not find_scenario(one).plain}
+        severities = {0, *(one.setting.severity for one in life)}
+        every = [members for members in _find_lines(groups) if life & set(members)]
         lines = [[one for one in members if one.setting.severity in severities] for members in every]
-        layouts.append(Board(runs, setting, _find_frozen(groups), lines).lay("life", "In life", LIFE))
+        layouts += [Board(runs, setting, _find_frozen(groups), lines).lay("life", "In life", LIFE)] if life else []
     return layouts
 
 
