@@ -99,8 +99,8 @@ def test_tables_have_the_methods_of_the_paper(tmp_path: Path) -> None:
 def test_components_are_those_of_table_3(name: str) -> None:
     parts = read_plan(name).parts[: 1 if name == "photo-figures" else 3]
     switches = {
-        "ZS": None, "Bias only": (False, True, True), "PMR only": (True, False, False), "PMR + AM": (True, True, False),
-        "PMR + BC": (True, False, True), "Full": (True, True, True),
+        "zero-shot": None, "Bias only": (False, True, True), "PMR only": (True, False, False),
+        "PMR + AM": (True, True, False), "PMR + BC": (True, False, True), "LMR": (True, True, True),
     }  # fmt: skip
     for part in parts:
         found = {}
@@ -152,10 +152,10 @@ def test_file_of_ones_own(tmp_path: Path) -> None:
         ({"methods": []}, "which methods"),
         ({"preset": "cifar-c"}, "No method has a preset 'cifar-c'.*Did you mean"),
         ({"datasets": []}, "which datasets"),
-        ({"timing": "late"}, "Unknown value 'late' for timing.*There are: wait, live"),
+        ({"timing": "late"}, "one of wait, live for timing"),
         ({"corruptions": ["fog", "fog"]}, "none twice in corruptions"),
         ({"severities": 6}, "whole numbers from 1 to 5 for severities, got 6"),
-        ({"batch_sizes": 0}, "whole numbers of at least 1 for batch_sizes"),
+        ({"batch_sizes": 0}, "whole numbers from 1 for batch_sizes"),
         ({"images": [1, 2]}, "one value for images"),
         ({"mix": "yes"}, "true or false for mix"),
         ({"concentration": 0}, "positive number for concentration"),
@@ -176,7 +176,6 @@ def test_wrong_plan_gets_a_sentence(table: dict[str, Any], sentence: str, tmp_pa
         (f"runs = {'1' * 10_001}", "too many digits"),
         ("runs = " + "[" * 10_000, "too deeply"),
         ("runs = 3", r"\[\[runs\]\]"),
-        ("title = 3", "a title"),
         ("", "which methods"),
     ],
 )
