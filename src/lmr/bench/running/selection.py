@@ -145,6 +145,7 @@ def _add_selected(part: Part, scores: Scores, root: str | None) -> Part:
             best = max(known, key=known.__getitem__)  # the first of equals
             facts = {
                 "published": suited[0].spec, "values": len(suited), "on": ", ".join(EXTRA),
+                "images": read_grid(str(part.select))[1] or part.images,
                 "accuracy": known[best], "published accuracy": known[suited[0]],
             }  # fmt: skip
             same = best.spec == suited[0].spec
