@@ -179,7 +179,7 @@ class Runner(Contract, Saved):
         return new
 
     @property
-    def spec(self) -> str:
+    def spec(self) -> str:  # type: ignore[override]  # a wrapper takes it from its method
         """The spec string of the method: its name and every argument with its value."""
         return format_spec(self.name, {key: getattr(self, key) for key in list_arguments(type(self))})
 
