@@ -496,7 +496,7 @@ EXACT = [
     'steady(prior="uniform", share=0.4)',
     'lmr_variants(share=0.4, pace="image", tau=0.0)',
     'infomax(lr=0.01, prior="rank", strength="auto")',
-    'infomax(lr=0.01, prior="top", optimizer="sgd")',
+    'infomax(lr=0.01, prior="top", top=2, margin=0.5, emit="after", optimizer="sgd")',
 ]
 
 
@@ -604,7 +604,7 @@ MERGED = ["roid(weighting=False, prior_correction=False)", "cmf(weighting=False,
 @pytest.mark.parametrize("lr", [1e30, 1e300])
 @pytest.mark.parametrize(
     "spec",
-    [*LOUD, *MERGED, "clipartt(steps=2)", "watt(rounds=1)", "batclip", "bitta", "infomax_both"],
+    [*LOUD, *MERGED, "clipartt(steps=2)", "watt(rounds=1)", "batclip", "bitta", 'bitta(emit="before")', "infomax_both"],
 )
 def test_step_that_would_ruin_the_state_is_refused(spec: str, lr: float) -> None:
     clip = small_world.make_classifier()

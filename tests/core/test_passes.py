@@ -25,6 +25,7 @@ KNOWN = {
     "panda(share=2)": (1.5, 0),
     'panda(method="tent", share=2, again=True)': (3, 1.5),
     'infomax(strength="auto")': (1, 1),  # of a stream whose strength is known
+    'infomax(emit="after")': (2, 1),
     "sar": (2, 2),
     "deyo(plpd=-1.0)": (2, 1),
     "roid(weighting=False)": (2, 2),

@@ -51,6 +51,7 @@ def test_defaults_follow_the_reference() -> None:
     method, reference, infos = follow({}, batches)
     assert (method.lr, method.optimizer, method.weight_decay) == (1e-3, "adamw", 0.01)
     assert (method.alpha, method.beta, method.high, method.unlearn) == (-3.8e-4, 0.83, 0.1, 1.2)
+    assert (method.high_mode, method.features, method.emit) == ("range", "unit", "after")
     # The stream is worth comparing: some samples are Low, some High, some neither, and the last batch falls back.
     assert 0 < infos[0]["low"] < 8
     assert 0 < infos[0]["high"] < 8
@@ -63,6 +64,9 @@ def test_defaults_follow_the_reference() -> None:
     [
         {"optimizer": "adam", "lr": 2e-3, "weight_decay": 0.05},
         {"optimizer": "sgd", "lr": 2e-3, "weight_decay": 0.05},
+        {"emit": "before"},
+        {"features": "raw"},
+        {"high_mode": "top_fraction", "high": 0.3},
         {"beta": 0.4, "high": 0.5},
         {"alpha": -0.02, "unlearn": 0.3},
         {"unlearn": 0.0},
@@ -107,6 +111,13 @@ def test_answers_without_any_doubt_leave_nothing_to_unlearn() -> None:
     assert torch.equal(one.state["norms"], method.state["norms"])
 
 
+def test_top_fraction_is_not_one_short() -> None:
+    """100 x 0.29 is 28.999999999999996."""
+    method = lmr.create("bitta(high_mode='top_fraction', high=0.29)", book.make_problem().classifier)
+    assert method.step(book.make_images(100)).info["high"] == 29
+    assert method.step(book.make_images(3)).info["high"] == 3
+
+
 def test_low_and_high_may_be_everything_and_unlearning_still_counts() -> None:
     """With Low = High = all and unlearn = 1, the entropy's gradient cancels but for the share of its weight."""
     images = book.make_images(8)
@@ -117,3 +128,12 @@ def test_low_and_high_may_be_everything_and_unlearning_still_counts() -> None:
     logits = lmr.create("zeroshot", book.make_problem().classifier).step(images).logits
     mean = sum(book.measure_entropy(row).item() for row in logits) / 8
     assert losses[0.0] - losses[1.0] == pytest.approx(mean, abs=1e-9)
+
+
+# Emission and cost.
+
+
+# Precision and trouble.
+
+
+# What is missing or wrong is said when the method is made.

@@ -18,10 +18,10 @@ SCALE = 12.0  # so that no image is matched beyond doubt, which would leave a gr
 class Reference(plain.NormReference):
     """Every batch from the start, ten steps of Adam on captions that are written anew before each."""
 
-    def __init__(self, lr: float = 1e-3, top: int = 3, steps: int = 10, reads: bool = True) -> None:
+    def __init__(self, lr: float = 1e-3, top: int = 3, steps: int = 10, captions: str = "text") -> None:
         super().__init__(SCALE)
-        self.lr, self.top, self.steps, self.reads = lr, top, steps, reads
-        if reads:  # prompts of its own, which choose and answer; the classifier's are others
+        self.lr, self.top, self.steps, self.captions = lr, top, steps, captions
+        if captions == "text":  # prompts of its own, which choose and answer; the classifier's are others
             plain_prompts = plain.read_words(["a photo of a " + name for name in plain.NAMES])
             self.prototypes = plain_prompts / plain_prompts.norm(dim=1, keepdim=True)
 
@@ -30,7 +30,7 @@ class Reference(plain.NormReference):
         for z in features.detach():
             near = [float(z @ t) for t in self.prototypes]
             best = sorted(range(len(near)), key=lambda c: -near[c])[: self.top]
-            if not self.reads:
+            if self.captions == "mean":
                 row = sum(self.prototypes[c] for c in best) / len(best)
             else:
                 row = plain.read_words(["a photo of a " + " or ".join(plain.NAMES[c] for c in best)])[0]
@@ -50,15 +50,12 @@ class Reference(plain.NormReference):
 
 
 @pytest.mark.parametrize(
-    ("spec", "reads"),
-    [({}, True), ({"lr": 5e-3, "top": 2, "steps": 3}, True), ({"top": 20, "steps": 2}, True), ({"steps": 4}, False)],
-    ids=str,
+    "spec", [{}, {"lr": 5e-3, "top": 2, "steps": 3}, {"top": 20, "steps": 2}, {"captions": "mean", "steps": 4}], ids=str
 )
-def test_stream_is_that_of_the_equations(spec: dict[str, Any], reads: bool) -> None:
+def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
     _, _, images = plain.make_problem()
-    more = {"names": plain.NAMES, "reader": plain.make_reader()} if reads else {}
-    method = lmr.create("clipartt", plain.make_method("zeroshot", SCALE, **more).classifier, **spec)
-    reference = Reference(**spec, reads=reads)
+    method = plain.make_method("clipartt", SCALE, names=plain.NAMES, reader=plain.make_reader())
+    method, reference = lmr.create("clipartt", method.classifier, **spec), Reference(**spec)
     for batch in images[:20].split(6):
         expected, event = reference.step(batch)
         looked = method.predict(batch).logits
@@ -73,5 +70,10 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any], reads: bool) -> N
 def test_model_that_cannot_read_captions_takes_means_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     clip = plain.make_method("zeroshot").classifier
     with caplog.at_level(logging.WARNING, "lmr"):
-        lmr.create("clipartt(steps=2)", clip)
+        method = lmr.create("clipartt(steps=2)", clip)
     assert "means of prototypes in place of captions" in caplog.text
+    _, _, images = plain.make_problem()
+    explicit = lmr.create("clipartt(steps=2, captions='mean')", clip)
+    assert torch.equal(method.step(images[:6]).logits, explicit.step(images[:6]).logits)
+    with pytest.raises(lmr.LmrError, match="no text encoder"):
+        lmr.create("clipartt(captions='text')", clip)

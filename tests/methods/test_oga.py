@@ -19,9 +19,9 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 class Reference:
     """One stream of OGA: lists of (entropy, feature) per class."""
 
-    def __init__(self, prototypes: Tensor, shots: int = 8, tau: float = 0.05) -> None:
+    def __init__(self, prototypes: Tensor, shots: int = 8, tau: float = 0.05, normalize: bool = False) -> None:
         self.text = np.stack([plain.unit(row).numpy() for row in prototypes])
-        self.shots, self.tau = shots, tau
+        self.shots, self.tau, self.normalize = shots, tau, normalize
         self.memory: list[list[tuple[float, Array]]] = [[] for _ in prototypes]
         self.means, self.precision = self.text.copy(), self.text.shape[1] * np.eye(self.text.shape[1])
         self.events: set[str] = set()
@@ -50,7 +50,7 @@ class Reference:
         width = self.text.shape[1]
         for c, own in enumerate(self.memory):
             mean = sum(feature for _, feature in own) / self.shots if len(own) >= 2 else self.text[c]
-            self.means[c] = mean
+            self.means[c] = mean / np.linalg.norm(mean) if self.normalize else mean
         if max(map(len, self.memory)) <= 2:
             self.events.add("no precision")
             return
@@ -85,7 +85,7 @@ class Reference:
     [
         ({}, 32, {"appended", "shrunk"}),
         ({"shots": 9, "tau": 0.2}, 16, {"appended", "replaced", "refused", "shrunk", "plain"}),
-        ({"shots": 4, "tau": 1.0}, 7, {"appended", "replaced", "refused", "shrunk"}),
+        ({"shots": 4, "tau": 1.0, "normalize": True}, 7, {"appended", "replaced", "refused", "shrunk"}),
         ({"shots": 2, "tau": 0.5}, 1, {"appended", "replaced", "refused", "no precision"}),
         ({"shots": 1}, 5, {"appended", "replaced", "refused", "no precision"}),
     ],

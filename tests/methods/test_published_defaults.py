@@ -1,4 +1,4 @@
-"""Presets of methods have the published values; tests/test_golden.py holds the defaults."""
+"""Names and defaults of arguments: a spec with the published values is the method as it comes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,47 @@ import pytest
 
 import lmr
 
+TPT = "lr=5e-3, weight_decay=0.01, views=64, keep=0.1, context='a photo of a'"
+PUBLISHED = [
+    "eata(lr=2.5e-4, optimizer='adam', margin=0.4, diversity=0.05, fisher=2000.0)",
+    "sar(lr=1e-3, rho=0.05, recovery=0.2, margin=0.4)",
+    "deyo(lr=1e-3, optimizer='sgd', nesterov=False, margin=0.5, weight_margin=0.4, plpd=0.2, patches=4, aug='patch')",
+    "roid(lr=1e-3, optimizer='adam', momentum_source=0.99, weighting=True, consistency=True, prior_correction=True)",
+    "cmf(lr=1e-3, optimizer='adam', prior_correction=True, alpha=0.99, gamma=0.99, q=0.005)",
+    "rotta(lr=1e-3, memory=64, every=64, nu=1e-3, age=1.0, uncertainty=1.0)",
+    "memo(lr=1e-5, optimizer='adamw', weight_decay=0.01, views=64)",
+    f"tpt({TPT})",
+    f"ctpt({TPT}, dispersion=50.0)",
+    f"otpt({TPT}, orthogonality=18.0)",
+    f"rtpt({TPT}, neighbours=20, temperature=0.01)",
+    f"dynaprompt({TPT}, prompts=10, selection='official')",
+    "dmn(alpha=1.0, beta=5.5, memory=50, views=1, keep=0.1)",
+    "watt(lr=1e-3, mode='s', inner=2, rounds=5)",
+    "clipartt(lr=1e-3, top=3, steps=10)",
+    "cliptta(lr=1e-4, steps=10, shots=4, sample=40, memory=True)",
+    "bca(tau1=0.05, c1=20000, tau2=0.65, c2=1, views=1)",
+    "stata(alpha=1.0, smooth=1.0, neighbours=3, rounds=10)",
+    "oga(shots=8, tau=0.05, normalize=False)",
+    "dota(epsilon=1e-4, sigma=2e-3, eta=0.3, rho=0.02, views=1, keep=0.1)",
+    "onzeta(tau_text=0.01, tau_image=0.04, cw=0.5, cr=20.0, alpha=1.0, beta=0.8, length=None)",
+    "zero(views=64, keep=0.3)",
+    "tps(lr=5e-3, weight_decay=0.01, views=64, keep=0.1, steps=1, per_class=True)",
+    "mta(views=64)",
+    "infomax(lr=1e-3, optimizer='adam', weight_decay=0.0, prior='uniform', strength=1.0, emit='before', margin=None)",
+    "infomax_both(lr=1e-3, optimizer='adamw', weight_decay=0.01, alpha=0.1, power=0.3, top=5)",
+    "subtta(loss='mint', lr=1e-3, optimizer='adamw', weight_decay=0.01, rank=256, momentum=0.1, drop_first=True)",
+    "ramen(capacity=750, topk=5, beta=5.0, lr=0.01, optimizer='signsgd')",
+    "panda(method='zeroshot', beta=0.6, patch=32, share=10)",
+    "lame(affinity='rbf', neighbours=5, steps=100)",
+    "tent(lr=2.5e-4, optimizer='adam', weight_decay=0.0)",
+    "eta(lr=2.5e-4, optimizer='adam', weight_decay=0.0, margin=0.4, diversity=0.05)",
+    "mint(lr=7e-3, prior=10000.0)",
+    "batclip(lr=1e-3, optimizer='adamw', weight_decay=0.01)",
+    "bitta(lr=1e-3, optimizer='adamw', weight_decay=0.01)",
+    "ecalp(k_text=3, k_image=8, gamma=10.0, alpha=1.0, iterations=3)",
+    "tda(pos_alpha=2.0, pos_beta=5.0, pos_capacity=3, neg_alpha=0.117, neg_beta=1.0, neg_capacity=2, "
+    "entropy=(0.2, 0.5), mask=(0.03, 1.0))",
+]
 PRESETS = {  # preset and batch size -> the arguments in which it differs from the defaults
     ("eata", "cifar10-c", 200): "diversity=0.4, fisher=1.0",
     ("eata", "cifar100-c", 200): "diversity=0.1, fisher=1.0",
@@ -77,6 +118,12 @@ PRESETS = {  # preset and batch size -> the arguments in which it differs from t
 @pytest.fixture(scope="module")
 def clip() -> lmr.ZeroShot:
     return lmr.load("photo").classifier(["cat", "ship", "dog"])
+
+
+@pytest.mark.parametrize("spec", PUBLISHED)
+def test_defaults_are_the_published_values(spec: str, clip: lmr.ZeroShot) -> None:
+    plain = lmr.create(spec.partition("(")[0], clip, preset="default")
+    assert lmr.create(spec, clip, preset="default").spec == plain.spec
 
 
 @pytest.mark.parametrize(("name", "preset", "size"), PRESETS)

@@ -19,9 +19,11 @@ Entry = tuple[Tensor, list[Tensor], float]
 class Reference(plain.NormReference):
     """One stream of Ramen. ``slack`` is the smallest gradient whose sign was taken."""
 
-    def __init__(self, capacity: int = 750, topk: int = 5, beta: float = 5.0, lr: float = 0.01) -> None:
+    def __init__(
+        self, capacity: int = 750, topk: int = 5, beta: float = 5.0, lr: float = 0.01, optimizer: str = "signsgd"
+    ) -> None:
         super().__init__(SCALE)
-        self.capacity, self.topk, self.beta, self.lr = capacity, topk, beta, lr
+        self.capacity, self.topk, self.beta, self.lr, self.signs = capacity, topk, beta, lr, optimizer == "signsgd"
         self.memory: list[list[Entry]] = [[] for _ in range(plain.CLASSES)]
         self.slack = math.inf
 
@@ -45,7 +47,8 @@ class Reference(plain.NormReference):
                 total = [t + weight * g for t, g in zip(total, gradient, strict=True)]
         if filled:
             self.slack = min(self.slack, *(float(t.abs().min()) for t in total))
-        return [leaf - self.lr * t.sign() for leaf, t in zip(self.start, total, strict=True)]
+        step = [t.sign() for t in total] if self.signs else total
+        return [leaf - self.lr * s for leaf, s in zip(self.start, step, strict=True)]
 
     def answer(self, images: Tensor) -> Tensor:
         return torch.cat([self.score(image[None], self.move(image[None])) for image in images]).detach()
@@ -64,6 +67,8 @@ SPECS: list[dict[str, Any]] = [
     {},
     {"capacity": 3, "topk": 2, "beta": 1.0, "lr": 0.02},
     {"capacity": 4, "topk": 1, "beta": 0.0},
+    {"optimizer": "sgd", "lr": 0.3, "topk": 3},
+    {"optimizer": "sgd", "lr": 0.3, "topk": 3, "capacity": 2},
 ]
 
 

@@ -27,6 +27,7 @@ def solve(
     smooth: float = 1.0,
     neighbours: int = 3,
     rounds: int = 10,
+    count: str = "hard",
 ) -> np.ndarray:
     """Assignments [N, C] of unit features [N, D] and prototypes [C, D]."""
     n, classes = len(f), len(t)
@@ -49,7 +50,7 @@ def solve(
             break
         labels = z.argmax(1)
         for c in range(classes):
-            n_c = (labels == c).sum()
+            n_c = (labels == c).sum() if count == "hard" else z[:, c].sum()
             beta = n_c / (alpha + n_c + 1e-12)
             weights = z[:, c] / z[:, c].sum()
             mean[c] = normalise(beta * normalise(weights @ f) + (1 - beta) * t[c])
@@ -64,6 +65,8 @@ def solve(
         {"alpha": 5.0, "rounds": 3},
         {"smooth": 3.0, "neighbours": 5},
         {"neighbours": 0, "alpha": 0.1},
+        {"count": "soft"},
+        {"count": "soft", "alpha": 0.3, "rounds": 4},
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ from view_problem import make_view_problem
 WRONG = {
     "batclip": ["chunk=0", "chunk=-3", "lr=-1.0", "weight_decay=-0.1", "optimizer='x'"],
     "bca": ["tau1=-0.1", "tau2=-0.1", "c1=-1", "c2=-1", "views=0"],
-    "bitta": ["high=1.1", "unlearn=-1.0", "alpha=-1e999", "beta=1e999", "chunk=0"],
+    "bitta": ["high=1.1", "unlearn=-1.0", "alpha=-1e999", "beta=1e999", "high_mode='x'", "features='x'", "chunk=0"],
     "clipartt": ["top=0", "steps=0", "steps=1001", "lr=-1.0"],
     "cliptta": ["steps=0", "shots=0", "sample=-1", "lr=-1.0"],
     "cmf": ["alpha=1.1", "gamma=-0.1", "q=-1.0", "q=1e6"],
@@ -21,7 +21,7 @@ WRONG = {
     "eata": ["lr=-1.0", "fisher=-1.0", "fisher=1e999", "margin=-0.1", "diversity=-0.1"],
     "ecalp": ["k_text=0", "k_image=0", "iterations=0", "gamma=-1.0", "gamma=1e999", "alpha=0.0", "alpha=1.1"],
     "eta": ["lr=-1.0", "margin=-0.1", "margin=1e999", "diversity=-0.1", "diversity=1e999", "weight_decay=-1.0"],
-    "infomax": ["strength=-1.0", "strength='x'"],
+    "infomax": ["strength=-1.0", "margin=-0.1", "alpha=-1.0", "power=1e999", "top=0"],
     "lame": ["affinity='near'", "neighbours=0", "steps=0"],
     "lmr_variants": ["share=0", "share=1.5"],
     "mint": ["lr=-1.0", "lr=1e999", "prior=0", "prior=-1.0", "prior=1e999"],

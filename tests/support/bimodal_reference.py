@@ -203,9 +203,13 @@ class BittaReference(Reference):
         beta: float = 0.83,
         high: float = 0.1,
         unlearn: float = 1.2,
+        high_mode: str = "range",
+        features: str = "unit",
+        emit: str = "after",
     ) -> None:
         super().__init__(problem, lr, optimizer, weight_decay)
         self.alpha, self.beta, self.high, self.unlearn = alpha, beta, high, unlearn
+        self.high_mode, self.features, self.emit = high_mode, features, emit
         self.share_low: Fraction | None = None
         self.share_not_high: Fraction | None = None
         self.history: list[tuple[list[int], list[int]]] = []
@@ -215,14 +219,14 @@ class BittaReference(Reference):
         entropies = [measure_entropy(row) for row in logits]
         low, high = self.select([value.item() for value in entropies])
         self.history.append((low, high))
-        used = [unit(raw[i]) for i in low]
+        used = [unit(raw[i]) if self.features == "unit" else raw[i] for i in low]
         entropy, matching, apart = measure_objective(used, prototypes, [logits[i] for i in low])
         uncertain = sum(entropies[i] for i in high) / len(high)
         weight = entropy.item() / uncertain.item() if uncertain.item() > 0 else 0.0
         loss = entropy - matching - apart - self.unlearn * weight * uncertain
         self.descend(loss)
         info = {"loss": loss.item(), "low": len(low), "high": len(high), "stepped": True, "drift": self.drift}
-        return self.answer(images), info
+        return (self.answer(images) if self.emit == "after" else logits.detach()), info
 
     def select(self, entropies: list[float]) -> tuple[list[int], list[int]]:
         size, largest = len(entropies), max(entropies)
@@ -232,5 +236,7 @@ class BittaReference(Reference):
             self.share_not_high = Fraction(sum(value <= (1 - self.high) * largest for value in entropies), size)
         ranking = sorted(range(size), key=lambda i: entropies[i])
         share = 1 - self.share_not_high
+        if self.high_mode == "top_fraction":
+            share = Fraction(str(self.high))
         count_low, count_high = int(size * self.share_low), int(size * share)
         return ranking[: count_low or size], ranking[::-1][: count_high or size]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +29,6 @@ _CARD = Card(
         "cifar100-c": Preset({"lr": 5e-4}, _SOURCE, batch_size=200),
         "imagenet": Preset({"lr": 5e-4}, _SOURCE, batch_size=64),
     },
-    former={"high_mode": "range", "features": "unit", "emit": "after"},
 )
 
 
@@ -42,18 +42,20 @@ class BITTA(BimodalMethod):
     kept as whole numbers, so a full batch gets exactly the counts of the first one. With more than 2184 classes the
     default alpha C + beta is negative and Low is always all.
 
-    The answer is the one after the step, and class means are of unit features: both unlike BATCLIP, and part of the
-    reported gain over BATCLIP. The paper's text reads as if High were the top tenth of the samples; its code, as here,
-    takes the top tenth of the entropy range of the first batch. ``unlearn=0`` switches unlearning off, ``high=0`` does
-    not. Where every uncertain sample has entropy 0 there is nothing to unlearn.
+    The answer is the one after the step (``emit``), and class means are of unit features (``features``): both unlike
+    BATCLIP, and part of the reported gain over BATCLIP. The paper's text reads as if High were the top tenth of the
+    samples; its code takes the top tenth of the entropy range of the first batch (``high_mode``). ``unlearn=0``
+    switches unlearning off, ``high=0`` does not. Where every uncertain sample has entropy 0 there is nothing to
+    unlearn.
     """
-
-    emission = "after"
 
     alpha: float = -3.8e-4  # slope of the limit of Low in the number of classes
     beta: float = 0.83  # the limit of Low with no classes, as a share of the largest entropy
     high: float = 0.1  # width of High, as a share of the largest entropy
     unlearn: float = 1.2  # weight of the unlearning term
+    high_mode: Literal["range", "top_fraction"] = "range"  # High by the range of entropies, or by a share of samples
+    features: Literal["unit", "raw"] = "unit"  # features that class means are made of
+    emit: Literal["after", "before"] = "after"  # answer with the norms after or before the step
 
     def prepare(self) -> None:
         self._require_between(-1e9, 1e9, "alpha", "beta")
@@ -73,10 +75,11 @@ class BITTA(BimodalMethod):
         def objective(raw: Tensor, prototypes: Tensor, logits: Tensor) -> tuple[Tensor, tuple[Tensor, int, int]]:
             return self._evaluate(raw, prototypes, logits, state["selection"])
 
-        loss, _, (selection, low, high), gradient = self._differentiate(images, state["norms"], streams, objective)
+        loss, logits, (selection, low, high), gradient = self._differentiate(images, state["norms"], streams, objective)
         new = self.optim.descend(state, gradient) | {"selection": selection}
-        with torch.no_grad():
-            logits = self.answer(images, new, streams)
+        if self.emit == "after":
+            with torch.no_grad():
+                logits = self.answer(images, new, streams)
         info = {"loss": loss.view(1), "low": torch.tensor([low]), "high": torch.tensor([high])}
         return Step(logits, new, info | {"stepped": streams.sizes > 0})
 
@@ -89,7 +92,8 @@ class BITTA(BimodalMethod):
         low, high = self._count(selection, len(raw))
         order = entropies.detach().argsort(stable=True)
         bottom, top = order[:low], order[len(raw) - high :]
-        learned = bimodal_loss(F.normalize(raw[bottom], dim=-1), prototypes, logits[bottom])
+        features = F.normalize(raw, dim=-1) if self.features == "unit" else raw
+        learned = bimodal_loss(features[bottom], prototypes, logits[bottom])
         certain, uncertain = entropies[bottom].mean().detach(), entropies[top].mean()
         scale = torch.where(uncertain == 0, 0, certain / uncertain).detach()
         return learned - self.unlearn * scale * uncertain, (selection, low, high)
@@ -106,4 +110,5 @@ class BITTA(BimodalMethod):
     def _count(self, selection: Tensor, size: int) -> tuple[int, int]:
         """Return the numbers of Low and High among ``size`` samples: the first batch's shares, rounded down, or all."""
         low, high, first = selection[0].tolist()
-        return (size * low // first) or size, (size * high // first) or size
+        top = int(size * self.high + 1e-9) if self.high_mode == "top_fraction" else size * high // first
+        return (size * low // first) or size, top or size

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,7 +25,6 @@ _CARD = Card(
     source="Hakim et al. 2025",
     year=2025,
     presets={name: Preset({}, _SOURCE, batch_size=128) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")},
-    former={"captions": "auto"},
 )
 
 
@@ -39,9 +40,10 @@ class CLIPArTT(NormMethod):
     The authors' code leaves images out of a step whose largest probability is exactly 1, as it often is in half
     precision; here every image of the batch stays.
 
-    Where the model cannot read captions, because the classifier has no text encoder or a vocabulary without "or", its
-    prototypes are in place of the prompts, and their normalised means in place of the captions. This is not the
-    published method, and a warning says so.
+    ``captions="text"`` encodes prompts and captions. Where the model cannot read them, because the classifier has no
+    text encoder or a vocabulary without "or", ``"mean"`` has the classifier's prototypes in place of the prompts, and
+    their normalised means in place of the captions, which is not the published method; ``"auto"`` is the first that
+    works; a warning says if it is the second.
     """
 
     memory_span = "batch"
@@ -51,19 +53,23 @@ class CLIPArTT(NormMethod):
     lr: float = 1e-3  # learning rate of Adam
     top: int = 3  # classes in a caption
     steps: int = 10  # steps of Adam on a batch
+    captions: Literal["auto", "text", "mean"] = "auto"  # encoded captions, or means of prototypes
 
     def prepare(self) -> None:
         self._require_count("top", "steps")
         self._require_not_negative("lr")
         super().prepare()
         self.optim = Optimizer("adam", self.lr)
-        self.reads, self.prompts = True, self.classifier.prototypes
-        try:
-            self.classifier.read_texts([_write(self.classifier.names[: self.top])])
-            self.prompts = self.classifier.read_texts([_write([name]) for name in self.classifier.names])
-        except LmrError as error:
-            self.reads = False
-            LOGGER.warning("clipartt uses means of prototypes in place of captions: %s", error)
+        self.reads, self.prompts = self.captions != "mean", self.classifier.prototypes
+        if self.reads:
+            try:
+                self.classifier.read_texts([_write(self.classifier.names[: self.top])])
+                self.prompts = self.classifier.read_texts([_write([name]) for name in self.classifier.names])
+            except LmrError as error:
+                if self.captions == "text":
+                    raise
+                self.reads = False
+                LOGGER.warning("clipartt uses means of prototypes in place of captions: %s", error)
 
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
         learnt = self.learn(images, streams, self.bank.start.repeat(streams.count, 1))

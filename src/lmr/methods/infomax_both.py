@@ -6,7 +6,7 @@ from lmr.core.bases.bimodal import BimodalMethod
 from lmr.core.card import Card, Preset
 from lmr.core.optim import OptimizerName
 from lmr.core.registry import register
-from lmr.methods.infomax import FORMER, NOTED, InformationMaximisation
+from lmr.methods.infomax import NOTED, InformationMaximisation
 
 _CARD = Card(
     label="InfoMax-both",
@@ -16,7 +16,6 @@ _CARD = Card(
         "default": Preset({}, "the loss of tim-learn/SHOT; optimiser and batches of GeometricTTA", batch_size=200),
         **NOTED,
     },
-    former=FORMER,
 )
 
 

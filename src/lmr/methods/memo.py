@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Literal
+
 import torch
 from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional as F
 
 from lmr.core.bases.norms import NormMethod
 from lmr.core.bases.views import EpisodicMethod
 from lmr.core.card import Card, Preset
 from lmr.core.functional.losses import marginal_entropy
 from lmr.core.optim import Optimizer, OptimizerName
+from lmr.core.placement import widen
 from lmr.core.prediction import State
 from lmr.core.registry import register
 from lmr.core.streams import Streams
@@ -31,7 +37,6 @@ _CARD = Card(
             batch_size=1,
         ),
     },
-    former={"weights": "norms"},
 )
 
 
@@ -43,8 +48,8 @@ class MEMO(EpisodicMethod, NormMethod):
     first is the image and the others are the views; a single one is both. Weights and optimiser begin anew with each
     image: the released code reloads the weights but not the moments of AdamW. Its SGD has no momentum.
 
-    There is no published setting for CLIP. Here the norms of the image tower adapt, in the paper all of its parameters;
-    the optimiser is that of the paper's transformers.
+    There is no published setting for CLIP. Here the norms of the image tower adapt, or with ``weights="all"`` all of
+    its parameters, as in the paper; the optimiser is that of the paper's transformers.
     """
 
     mixes = True
@@ -54,11 +59,18 @@ class MEMO(EpisodicMethod, NormMethod):
     lr: float = 1e-5  # learning rate
     optimizer: OptimizerName = "adamw"  # adam, adamw, or sgd without momentum
     weight_decay: float = 0.01  # weight decay of the optimiser
+    weights: Literal["norms", "all"] = "norms"  # parameters of the image tower that adapt
 
     def prepare(self) -> None:
         self._require_not_negative("lr", "weight_decay")
         super().prepare()
         self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
+        if self.weights == "all":
+            self._shell = copy.deepcopy(self.classifier.encoder)  # its parameters are replaced during a call
+
+    @property
+    def trainable(self) -> int:
+        return len(self._find_start())
 
     def solve(self, images: Tensor, state: State, streams: Streams) -> tuple[Tensor, dict[str, Tensor]]:
         solved = [self._solve_image(views) for views in self._iterate_views(images, state, streams)]
@@ -70,7 +82,7 @@ class MEMO(EpisodicMethod, NormMethod):
 
     def _solve_image(self, views: Tensor) -> tuple[Tensor, Tensor]:
         """Return the image's logits [1, C] after the step, and the loss [1]."""
-        start = self.bank.start
+        start = self._find_start()
         with torch.enable_grad():
             row = start.clone().requires_grad_()
             loss = marginal_entropy(self._compare(views[1:] if len(views) > 1 else views, row))
@@ -84,7 +96,21 @@ class MEMO(EpisodicMethod, NormMethod):
         rows = start.unsqueeze(0)
         return self.optim.step(rows, gradient.unsqueeze(0), self.optim.begin(rows))[0][0]
 
+    def _find_start(self) -> Tensor:
+        """Return the original parameters [P] that adapt."""
+        if self.weights == "norms":
+            return self.bank.start
+        values = [value.detach().flatten() for value in self.classifier.encoder.parameters()]
+        return torch.cat([value.to(widen(value.dtype)) for value in values])  # a step of 1e-5 is lost in half precision
+
     def _compare(self, images: Tensor, row: Tensor) -> Tensor:
-        """Return logits [n, C] with norms of the image tower in a row [P]."""
-        index = torch.zeros(len(images), dtype=torch.int64, device=images.device)
-        return self.tower.logits(images, row.unsqueeze(0), Streams(index[:1], index))
+        """Return logits [n, C] with the parameters of the image tower in a row [P]."""
+        if self.weights == "norms":
+            index = torch.zeros(len(images), dtype=torch.int64, device=images.device)
+            return self.tower.logits(images, row.unsqueeze(0), Streams(index[:1], index))
+        own = dict(self.classifier.encoder.named_parameters())
+        pieces = torch.split(row, [value.numel() for value in own.values()])
+        given = {key: piece.view_as(own[key]).to(own[key].dtype) for key, piece in zip(own, pieces, strict=True)}
+        raw = functional_call(self._shell, given, (images,))
+        features = F.normalize(raw.to(self.classifier.prototypes.dtype), dim=-1)
+        return self.classifier.logits(self.classifier.cosines(features))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from lmr.core.card import Card, Preset, Scores
 from lmr.core.functional.gaussians import measure_likelihood
@@ -23,7 +24,6 @@ _CARD = Card(
     source="Fuchs et al. 2025",
     year=2025,
     presets={name: Preset({}, _SOURCE, batch_size=32) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")},
-    former={"normalize": False},
 )
 
 
@@ -40,7 +40,7 @@ class OGA(Method):
     so the size of the batch matters.
 
     The mean of a class that is not full is too short, as it is divided by the capacity; this is as in the authors'
-    code. Their memory is in half precision, here in that of the
+    code, and ``normalize=True`` gives it unit length. Their memory is in half precision, here in that of the
     prototypes. The state has a fixed size: C * shots unit features and a matrix D * D.
     """
 
@@ -50,6 +50,7 @@ class OGA(Method):
 
     shots: int = 8  # features kept of a class
     tau: float = 0.05  # weight of the Gaussian log-likelihoods
+    normalize: bool = False  # give the means of the classes unit length
 
     def prepare(self) -> None:
         self._require_count("shots", most=10**6)
@@ -104,7 +105,7 @@ class OGA(Method):
         text, held = self.classifier.prototypes, row["entropy"] < self._free
         counts = held.sum(1)
         means = torch.where((counts >= 2).unsqueeze(1), row["keys"].sum(1) / self.shots, text)
-        row["means"].copy_(means)
+        row["means"].copy_(F.normalize(means, dim=1) if self.normalize else means)
         if int(counts.max()) > 2:
             residuals = row["keys"][held] - row["means"][held.nonzero()[:, 0]]
             row["precision"].copy_(invert_covariance(residuals))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ _CARD = Card(
         "imagenet": Preset({"capacity": 75, "topk": 1, "beta": 0.0}, _SOURCE, batch_size=50),
         "domainnet": Preset({"capacity": 300, "topk": 10}, _SOURCE, batch_size=100),
     },
-    former={"optimizer": "signsgd"},
 )
 
 
@@ -43,7 +42,7 @@ class Ramen(NormMethod):
     a full class gives up its oldest entry. All images of a batch enter before the first is answered. An image at the
     distances d from the ``topk`` nearest entries of every class gets the mean over classes of the sums of
     exp(-H - ``beta`` d) times their gradients, itself among them, and is answered by the norms after one step of
-    ``lr`` along the sign of that mean. Norms and optimiser keep
+    ``lr`` along the sign of that mean, or with ``optimizer="sgd"`` along the mean itself. Norms and optimiser keep
     nothing: only the memory goes on. Made for streams in which many domains mix.
 
     The memory grows to C * capacity entries of D + P + 2 numbers, P the norms of the tower: for ViT-B/16 160 kB each,
@@ -61,6 +60,7 @@ class Ramen(NormMethod):
     topk: int = 5  # nearest entries of each class that an image steps along
     beta: float = 5.0  # how fast the weight of an entry falls with its distance
     lr: float = 0.01  # size of the step
+    optimizer: Literal["signsgd", "sgd"] = "signsgd"  # step along the sign, or along the mean gradient
 
     export = Method.export  # refuses
 
@@ -143,7 +143,9 @@ class Ramen(NormMethod):
         """Return logits [B, C], each image by norms of its own."""
         step = self._average_gradients(features, memory)
         rows, streams = self._spread(len(images))
-        return self.tower.logits(images, rows - self.lr * step.sign(), streams)
+        return self.tower.logits(
+            images, rows - self.lr * (step.sign() if self.optimizer == "signsgd" else step), streams
+        )
 
     def _average_gradients(self, features: Tensor, memory: State) -> Tensor:
         """Return the weighted gradients [B, P] of the nearest entries of every class."""

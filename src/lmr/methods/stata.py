@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,7 +25,6 @@ _CARD = Card(
     source="Zanella et al. 2025",
     year=2025,
     presets={name: Preset({}, _SOURCE) for name in ("default", "cifar10-c", "cifar100-c", "imagenet")},
-    former={"count": "hard"},
 )
 
 
@@ -38,7 +39,8 @@ class StatA(Method):
     variance of a class are mixed with those of the text: the share of the images is n / (alpha + n) for n images whose
     largest assignment the class is. After ``rounds`` of both a last round of updates makes the answer.
 
-    The means of a class without images keep the text. Made for batches in which few classes occur.
+    The means of a class without images keep the text. Made for batches in which few classes occur. ``count="soft"``, an
+    option of the authors' code, makes n the sum of the assignments to the class instead.
     """
 
     memory_span = "batch"
@@ -50,6 +52,7 @@ class StatA(Method):
     smooth: float = 1.0  # weight of linked images
     neighbours: int = 3  # nearest images that an image is linked to
     rounds: int = 10  # rounds of assignments and statistics
+    count: Literal["hard", "soft"] = "hard"  # how the images of a class are counted
 
     def prepare(self) -> None:
         self._require_not_negative("alpha", "smooth", "neighbours")
@@ -85,7 +88,9 @@ class StatA(Method):
     def _fit(self, features: Tensor, assigned: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
         """Return means and variances [C, D] of the classes by the assignments [N, C], mixed with the text."""
         text, mass = self.classifier.prototypes, assigned.sum(0).unsqueeze(1)
-        counts = torch.bincount(assigned.argmax(1), minlength=len(text)).to(features.dtype).unsqueeze(1)
+        counts = mass
+        if self.count == "hard":
+            counts = torch.bincount(assigned.argmax(1), minlength=len(text)).to(features.dtype).unsqueeze(1)
         share = counts / (self.alpha + counts + 1e-12)
         found = mass > torch.finfo(features.dtype).tiny
         weights = assigned.T / mass.where(found, 1)
