@@ -64,9 +64,7 @@ class CameraOptions:
     batch: int = 1  # frames per request, which are one step
     fps: float | None = None
     """send at most F frames per second; a network camera's other frames are dropped (default: no limit)"""
-    lossless: bool = False  # send video frames as PNG (default: JPEG, quality 95)
     token_file: str | None = None  # a file with the token of the service
-    position: str | None = None  # keep the position in FILE, and continue from there (default: start again)
     out: str | None = None  # append a JSON line for each frame to FILE, or - for standard output
     idle: float | None = None  # end when no file was added to the folder for S seconds (default: never)
     patience: float = 600.0  # give up when the service took no request for S seconds
