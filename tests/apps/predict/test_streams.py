@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,14 @@ from lmr.core.errors import LmrError
 from predict_runs import (
     LABELS,
     TEXT,
-    USUAL,
     Crash,
     crash_at,
     draw_pictures,
     photograph,
-    posix,
     predict_images,
     read_lines,
     refuse,
-    run_here,
     same_state,
-    start,
-    wait_for_growth,
 )
 
 
@@ -121,23 +115,6 @@ def test_stream_names_become_names_of_files(cams: Path) -> None:
     names = {"x/y": "x%2Fy", "ä": "%C3%A4"}
     assert {name: ImageStream(name, ()).file_name for name in names} == names
     assert len(ImageStream("n" * 300, ()).file_name) == 64
-
-
-@posix
-def test_killed_command_continues_and_ctrl_c_says_how(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", r"cams/(\w)"]
-    assert run_here(capsys, *words, "--out", "straight")[0] == 0
-    for out, sent, code in (("killed", signal.SIGKILL, -9), ("stopped", signal.SIGINT, 130)):
-        process = start("predict", *USUAL, *words, "--out", out, hold=4)
-        wait_for_growth(process, Path(f"{out}/a.jsonl"), 0)
-        process.send_signal(sent)
-        said = process.communicate()[1].decode()
-        assert process.returncode == code, said
-    assert "with --resume" in said
-    for out in ("killed", "stopped"):
-        assert run_here(capsys, *words, "--out", out, "--resume")[0] == 0
-        found = {name: content for name, content in read_outputs(out).items() if name[0] != "."}  # no locks
-        assert found == read_outputs("straight")
 
 
 def test_what_cannot_run_is_refused(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:

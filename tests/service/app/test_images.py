@@ -199,12 +199,6 @@ def test_only_so_many_requests_wait() -> None:
     assert isinstance(third, QueueFull)
 
 
-def test_images_after_the_deadline_are_not_decoded(decoder: ImageDecoder) -> None:
-    left = iter([1.0, 0.0])
-    with pytest.raises(DeadlinePassed):
-        asyncio.run(decoder.run(decoder.decode(FILES, lambda: next(left))))
-
-
 def test_costly_images_are_decoded_where_they_can_be_ended(
     decoder: ImageDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

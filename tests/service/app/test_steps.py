@@ -230,22 +230,6 @@ def test_deadline_ends_the_wait_for_images_that_are_decoded(
     assert len(service.engine.requests) == 1
 
 
-def test_deadline_ends_the_wait_for_an_earlier_request(
-    service: ScriptedService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, go = hold_first(service, monkeypatch)
-    first = threading.Thread(target=service.post)
-    first.start()
-    try:
-        assert begun.wait(TIMEOUT)
-        monkeypatch.setattr(service.engine, "settings", ServiceSettings(timeout_ms=50))
-        assert service.post().status_code == 504
-    finally:
-        go.set()
-        first.join(TIMEOUT)
-    assert len(service.engine.requests) == 1
-
-
 def test_images_that_cost_much_hold_up_nobody_else(service: ScriptedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes longer than its time; there are more of them than threads."""
     decoder = service.server.service.steps.decoder

@@ -89,14 +89,8 @@ class Client:
         if not parts:
             raise LmrError("Expected at least one image, got an empty list.")
         kind, content = pack_images(parts)
-        return self.send_body(stream, kind, content, key, top=top, mode=mode, compare=compare)
-
-    def send_body(self, stream: str, kind: str, content: bytes, key: str | None = None, **params: Any) -> ServiceAnswer:
-        """Do the same as ``step`` with a body that is ready: its content type, such as image/jpeg, and its bytes.
-
-        ``params`` are those of the query, ``top``, ``mode`` and ``compare``.
-        """
         headers = {"Content-Type": kind, "Idempotency-Key": uuid.uuid4().hex if key is None else key}
+        params = {"top": top, "mode": mode, "compare": compare}
         response = self._send("POST", stream, "/images", headers=headers, params=params, content=content)
         answer = self._connection.parse(response, ServiceAnswer)
         return replace(answer, replayed=REPLAYED in response.headers)
