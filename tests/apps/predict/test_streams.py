@@ -20,7 +20,6 @@ from predict_runs import (
     Crash,
     crash_at,
     draw_pictures,
-    photograph,
     predict_images,
     read_lines,
     refuse,
@@ -128,22 +127,6 @@ def test_what_cannot_run_is_refused(cams: Path, capsys: pytest.CaptureFixture[st
     ):
         refuse(capsys, cams, sentence, *words, *more)
     refuse(capsys, cams, "--ray is for streams", "cams", "--labels", TEXT, "--ray")
-
-
-def test_unfinished_run_is_resumed_only_with_the_same_options(cams: Path) -> None:
-    with crash_at(lmr.Method, "step", 4, "before"), pytest.raises(Crash):
-        label("o")
-    before = photograph(cams)
-    for change, sentence in (
-        ({"batch_size": 3}, "--batch-size 2, not 3"),
-        ({"method": "tent"}, "belongs to the method lmr"),
-        ({"labels": LABELS[:5]}, "other classes"),
-        ({"resume": False}, "exists; continue with --resume"),
-    ):
-        with pytest.raises(LmrError, match=sentence):
-            label("o", **{"resume": True} | change)  # type: ignore[arg-type]
-        assert photograph(cams) == before
-    assert label("o", overwrite=True, batch_size=3).earlier == 0
 
 
 # Which images belong to one stream, and how streams are shared out.

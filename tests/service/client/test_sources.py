@@ -88,18 +88,6 @@ def test_a_file_that_stays_unreadable_is_left_out_and_told(tmp_path: Path) -> No
     assert messages[0].endswith("It is skipped.")
 
 
-def test_a_file_that_comes_too_late_is_told_once(tmp_path: Path) -> None:
-    messages: list[str] = []
-    save(tmp_path / "5.png")
-    places = []
-    for frame in FolderSource(tmp_path, 1, 0.3, messages.append).read(never):
-        if frame is not None:
-            places.append(frame.name)
-            save(tmp_path / "4.png")
-    assert places == ["5.png"]
-    assert messages == ["'4.png' came after '5.png' was sent, whose name is later; it is skipped."]
-
-
 @contextmanager
 def run_network_camera(frames: int) -> Iterator[str]:
     """MJPEG over HTTP, as many cameras send it: after `frames` frames the connection ends."""

@@ -184,9 +184,9 @@ def test_retry_with_a_key_is_applied_once(tmp_path: Path) -> None:
         engine = make_engine(tmp_path / "s", keys_per_stream=2)
     ask(engine, *(make_request("a", k, key=f"k{k}", digest=f"d{k}") for k in (1, 2)))
     assert ask(engine, make_request("a", 0, key="k0", digest="d0"))[0].seq == 4  # it was forgotten
-    (answer,) = ask(engine, make_request("a", 5, key="look", digest="d", mode="answer"))
-    assert ask(engine, make_request("a", 5, key="look", digest="d", mode="answer"))[0].replayed
-    assert answer.seq == 4
+    for _ in range(2):  # a request that does not adapt may be answered again
+        (answer,) = ask(engine, make_request("a", 5, key="look", digest="d", mode="answer"))
+        assert (answer.seq, answer.replayed) == (4, False)
     engine.close()
 
 

@@ -113,17 +113,11 @@ class FolderSource:
 
     def read(self, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
         """Yield frames as they appear."""
-        known: set[str] | None = None  # names that were passed, or that were there before the start
         after: str | None = None  # the last one that was passed
         number, changed = 0, time.monotonic()
         while not is_stopped():
             names = self._list()
             fresh = names if after is None else [name for name in names if _order(name) > _order(after)]
-            passed = set(names) - set(fresh)
-            if known is not None:
-                for name in sorted(passed - known, key=_order):
-                    self._report(f"{name!r} came after {after!r} was sent, whose name is later; it is skipped.")
-            known = passed
             for name in fresh:
                 state = self._examine(name)
                 if state == "growing":
@@ -133,7 +127,6 @@ class FolderSource:
                 if is_stopped():
                     return
                 after, changed = name, time.monotonic()
-                known.add(name)
                 number += 1
             else:
                 if self._idle is not None and time.monotonic() - changed >= self._idle:
