@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lab.load.inputs import make_jpeg
+from jpeg_maker import make_jpeg
 from lmr.service.app import images
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.images import ImageDecoder, ReadyImages, split_body

@@ -83,7 +83,7 @@ class Client:
 
         An image is a PIL image, a path, the bytes of a file or a uint8 array [h, w, 3]. ``mode="answer"`` does not
         adapt. ``compare`` asks for the frozen model's answers, too, at the cost of one more forward. The request with
-        the same ``key`` and images as an earlier one of the stream gets the earlier answer.
+        the same ``key`` and images as an earlier one that adapted gets the earlier answer.
         """
         parts = [read_image(image) for image in _list_images(images)]
         if not parts:
