@@ -38,7 +38,7 @@ class PostgresStore(SqlStore):
         self._check_connection()
         self._pool = pool.ConnectionPool(
             kwargs=self._options, min_size=1, max_size=CONNECTIONS, timeout=WAIT_SECONDS,
-            reconnect_timeout=1.0, open=True, name="lmr",
+            reconnect_timeout=1.0, open=True,
         )  # fmt: skip
         try:
             self._write(self._prepare_tables)
