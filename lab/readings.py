@@ -20,7 +20,7 @@ from lmr.core.streams import Streams
 from lmr.methods import lmr as published
 from lmr.methods.lmr import LMR
 
-CARD = lmr.Card(source="another reading of Huang et al. 2026", year=2026, role=Role.OTHER, gated=True)
+CARD = lmr.Card(source="another reading of Huang et al. 2026", year=2026, role=Role.OTHER)
 
 
 @lmr.register("batch_left_out", CARD)

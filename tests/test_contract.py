@@ -425,28 +425,6 @@ def test_bad_images_get_a_sentence_and_change_nothing(busy: lmr.Method, batches:
             refuse(lambda images=images: busy.predict(images), words, busy)
 
 
-BAD_IDS: dict[str, Any] = {
-    "one too high": [0, 0, 1, 0, 0, 0],
-    "negative": [0, 0, -1, 0, 0, 0],
-    "floats": [0.0] * 6,
-    "too few": [0] * 5,
-    "one number": 0,
-    "table": [[0]] * 6,
-    "texts": ["0"] * 6,
-    "ragged": [[0], [0, 0]],
-    "too large to store": [2**70] * 6,
-}
-
-
-@of_a_few
-def test_bad_stream_ids_get_a_sentence_and_change_nothing(busy: lmr.Method, batches: list[Tensor]) -> None:
-    words = "stream ids? (from 0 to 0|for each of the 6 images)"
-    for bad, ids in BAD_IDS.items():
-        with noted(f"stream ids: {bad}"):
-            refuse(lambda ids=ids: busy.step(batches[0], streams=ids), words, busy)
-            refuse(lambda ids=ids: busy.predict(batches[0], streams=ids), words, busy)
-
-
 # Many streams, where a method serves them.
 
 

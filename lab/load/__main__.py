@@ -9,10 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lab.command import build_parser, run_command
-from lab.load.bad_input import measure_bad_input
 from lab.load.bench import LoadBench, LoadResult, format_load_table
 from lab.load.kill import measure_kills, measure_replicas
-from lab.load.overload import measure_overload
 from lab.load.throughput import measure_photo, measure_single, measure_vit
 from lmr.core.errors import LmrError
 
@@ -28,17 +26,15 @@ experiments:
   throughput-vit   ViT-B/16 with random weights, saturated by 16 streams (writes 600 MB to --folder)
   throughput       the embedded model, 8 images a request
   throughput-single  the same, one image a request
-  overload         four times the capacity, for five minutes
   kill             200 times kill -9 at random moments, with retries
-  bad-input        bombs, truncated files, too large bodies, slow senders, clients that disconnect
 with PostgreSQL and nginx of this machine, run only if it is named:
   postgres         three replicas behind nginx, 64 cameras: 200 times kill -9 of a replica, twice of the database"""
 
 EXAMPLES = """\
 examples:
   python -m lab.load --short                 every experiment in a small form
-  python -m lab.load --out load.jsonl        all of them; takes half an hour
-  python -m lab.load overload                only one
+  python -m lab.load --out load.jsonl        all of them; takes a quarter of an hour
+  python -m lab.load kill                    only one
   python -m lab.load postgres --kills 200    ten minutes of faults
 
 exit codes: 0 every aim was met, 1 some were missed, 2 an experiment could not run (an error message says why)."""
@@ -48,9 +44,7 @@ EXPERIMENTS: dict[str, Callable[[LoadBench], LoadResult]] = {
     "throughput-vit": measure_vit,
     "throughput": measure_photo,
     "throughput-single": measure_single,
-    "overload": measure_overload,
     "kill": measure_kills,
-    "bad-input": measure_bad_input,
 }
 ON_POSTGRES: dict[str, Callable[[LoadBench], LoadResult]] = {"postgres": measure_replicas}
 

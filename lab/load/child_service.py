@@ -78,10 +78,6 @@ class ChildService:
         """Return the processor time that the service has used so far."""
         return self.read_metrics()["process_cpu_seconds_total"]
 
-    def read_memory_mb(self) -> float:
-        """Return the resident memory of the service."""
-        return self.read_metrics()["process_resident_memory_bytes"] / 1e6
-
     def read_spec(self) -> tuple[str, bool]:
         """Return the spec of the served method, and True if it is watched."""
         with Client(self.url) as client:

@@ -1,11 +1,9 @@
-"""Inputs of the experiments: the served models, the streams, and random images of fixed seeds, good and bad."""
+"""Inputs of the experiments: the served models, the streams, and random images of fixed seeds."""
 
 from __future__ import annotations
 
 import io
 import string
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,22 +106,3 @@ def encode_pixels(pixels: NDArray[np.uint8], kind: str) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind)
     return file.getvalue()
-
-
-def make_bomb(side: int = 50_000) -> bytes:
-    """Return a small PNG whose header says that it is enormous: unpacked, it would take gigabytes."""
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    rows = zlib.compress(bytes(1_000_000), 9)
-    chunks = [(b"IHDR", header), *[(b"IDAT", rows)] * 8, (b"IEND", b"")]
-    packed = [struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-              for name, body in chunks]  # fmt: skip
-    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
-
-
-def make_jpeg(size: tuple[int, int], scans: int) -> bytes:
-    """Return a progressive JPEG whose last scan is there again and again; each costs a pass over the image."""
-    file = io.BytesIO()
-    Image.new("RGB", size, "red").save(file, "JPEG", progressive=True)
-    content = file.getvalue()
-    last = content[content.rindex(b"\xff\xda") : -2]
-    return content[:-2] + last * (scans - content.count(b"\xff\xda")) + content[-2:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lmr.service.client.client import Client
@@ -15,31 +15,24 @@ from lmr.service.engine.requests import ServiceAnswer
 
 @dataclass
 class ClientStats:
-    """Responses of all clients: status codes (0 for no response), answered images, latencies and batch sizes."""
+    """Responses of all clients: status codes (0 for no response), answered images and batch sizes."""
 
     codes: Counter[int] = field(default_factory=Counter)
     images: int = 0
-    seconds: list[float] = field(default_factory=list)
-    added: list[float] = field(default_factory=list)  # seconds of an answer beyond the service's computation
     batch_images: list[float] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, answer: ServiceAnswer, seconds: float) -> None:
+    def note(self, answer: ServiceAnswer) -> None:
         """Add an answer."""
         with self.lock:
             self.codes[200] += 1
             self.images += len(answer.answers)
-            self.seconds.append(seconds)
-            self.added.append(seconds - answer.timing.get("step_ms", 0.0) / 1000)
             self.batch_images.append(answer.timing.get("batch_images", 0.0))
 
     def note_problem(self, error: ServiceError) -> None:
         """Add a refusal, or a missing response."""
         with self.lock:
             self.codes[error.status or 0] += 1
-            if len(self.problems) < 5 and error.status != 429:
-                self.problems.append(str(error))
 
 
 Send = Callable[[Client, int, int], ServiceAnswer]  # a client, the number of the thread, and of the request
@@ -60,9 +53,8 @@ def run_senders(
         try:
             with Client(url, patience=patience) as client:
                 while (number == 0 or time.monotonic() < end) and (most is None or number < most):
-                    started = time.perf_counter()
                     try:
-                        stats.note(send(client, thread, number), time.perf_counter() - started)
+                        stats.note(send(client, thread, number))
                     except ServiceError as error:
                         stats.note_problem(error)
                     number += 1
@@ -77,9 +69,3 @@ def run_senders(
     if failures:
         raise failures[0]
     return stats, time.monotonic() - began
-
-
-def find_percentile(values: Sequence[float], share: float) -> float:
-    """Return the value below which this share of the values lies; NaN if there are none."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -306,16 +306,6 @@ def test_a_full_disk_leaves_nothing(backbone: lmr.Backbone, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupt_leaves_nothing(backbone: lmr.Backbone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: object) -> float:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(export_file._Export, "_compare", stop)
-    with pytest.raises(KeyboardInterrupt):
-        lmr.export(lmr.create("tent", backbone.classifier(NAMES)), backbone, tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_half_precision_is_written_in_float32(root: Path, tmp_path: Path) -> None:
     backbone = lmr.load(root / "huggingface", dtype=torch.bfloat16)
     method = lmr.create("tent(lr=0.01)", backbone.classifier(NAMES))

@@ -16,7 +16,6 @@ from starlette.testclient import TestClient
 
 from lmr import LmrError
 from lmr.apps.label import (
-    Estimator,
     LabelSession,
     describe_labels,
     label_folder,
@@ -185,20 +184,6 @@ def test_estimate_follows_the_labels(folder: Path) -> None:
     labels: dict[int, str | None] = dict.fromkeys(range(20), "dog")
     assert "frozen 0 % (0 to 16), with your labels 100 % (84 to 100)" in describe_labels(labels, NAMES, dict(logits))
     assert "5 labels" in describe_labels({0: "dog", 1: None}, NAMES, dict(logits))
-
-
-def test_estimator_works_beside_the_page(folder: Path) -> None:
-    session = start(folder)
-    session.images[session.order[0]].write_bytes(b"no image")
-    for place in session.order:
-        session.label(place, "cat")
-    estimator = Estimator(session, lambda: (Classifier(), lambda _: torch.zeros(1))).start()  # type: ignore[return-value,arg-type]
-    for _ in range(1000):
-        if "frozen" in estimator.text:
-            break
-        estimator.thread.join(0.01)
-    estimator.stop()
-    assert "5 labelled: frozen 100 %" in estimator.text
 
 
 def test_secret_address(folder: Path) -> None:

@@ -96,8 +96,3 @@ def test_unknown_names_get_the_nearest() -> None:
         describe_name("photo")
     with pytest.raises(lmr.LmrError, match="Cannot read the method file"):
         describe_name("nowhere.py:mine")
-
-
-def test_values_by_the_number_of_classes_are_listed() -> None:
-    assert re.search(r"^  auto +64 +gamma0=0.3, beta=3.0 with ", describe_name("lmr"), re.MULTILINE)
-    assert "auto" not in describe_name("tent")

@@ -49,22 +49,6 @@ def test_a_small_model_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None
     assert (loaded.dtype, loaded.said) == ("float32", None)
 
 
-def test_a_small_model_computes_with_one_thread() -> None:
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        load_model(options())
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(threads)
-
-
-def test_another_processor_stays_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision, "computes_in_bfloat16", lambda device: False)
-    monkeypatch.setattr(lmr.Backbone, "is_small", False)
-    assert load_model(options()).dtype == "float32"
-
-
 @pytest.mark.usefixtures("able")
 def test_a_large_model_computes_in_bfloat16_where_labels_stay() -> None:
     loaded = load_model(options())

@@ -13,11 +13,8 @@ import lmr
 from lmr.apps import reproduce as module
 from lmr.bench.plans.plan import Plan, list_plans, read_plan
 from lmr.bench.running.bench import BenchResult
-from lmr.bench.running.row import Row
 from lmr.cli.parser import parse
-from lmr.data.provenance import describe_made
 from lmr.report.published import find_published, read_tables
-from lmr.report.verdicts import format_verdict
 from row_maker import complete, make_published_rows, make_row, write_runs
 from set_maker import make_cifar
 
@@ -88,20 +85,6 @@ def test_a_table_the_paper_does_not_have_is_a_sentence(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_report_gives_the_same_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From rows of any device, in any company."""
-    rows = make_published_rows("cifar10-c", versions={"device": "cuda (A GPU)"})
-    others = [make_row("zero-shot", "zeroshot()", "fog", 0.1, backbone={"name": "ViT-B-32", "weights": "v"})]
-    write_runs(tmp_path, [*others, *rows], samples=False)
-    judged = module.pick_table(find_published("cifar10-c"), module.gather(rows))
-    verdict = format_verdict(find_published("cifar10-c"), module.judge(judged, find_published("cifar10-c")))
-    options = parse(["report", str(tmp_path)])
-    options.run(options)
-    assert verdict.partition("\n")[0] in capsys.readouterr().out
-    assert verdict in (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
-    assert "9 of 9 rows reproduced" in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
-
-
 # Before hours of work.
 
 
@@ -109,24 +92,6 @@ def write_clean_set(root: Path) -> None:
     """CIFAR-10's test set with random images, of which lmr makes the corrupted ones."""
     images, labels = make_cifar(10_000, 10)
     np.savez(root / "cifar10_test.npz", images=images, labels=labels)
-
-
-def foresee(monkeypatch: pytest.MonkeyPatch, rows: list[Row]) -> str:
-    monkeypatch.setattr(module, "list_tasks", lambda plans, root: rows)
-    monkeypatch.setattr(module, "_foresee", lambda row: row)
-    return module.describe_prospects(module.Reproduction("cifar10-c"), find_published("cifar10-c"))
-
-
-def test_prospects_name_what_cannot_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert foresee(monkeypatch, make_published_rows("cifar10-c")).startswith("9 of 9 rows will be judged")
-    made = {"corruptions": describe_made("cifar", 0)}
-    said = foresee(monkeypatch, make_published_rows("cifar10-c", protocol=made))
-    assert "Every row will be 'not comparable'" in said
-    assert "data made by lmr" in said
-    folder = {"name": "/models/clip-vit-base-patch16", "weights": "w"}
-    assert foresee(monkeypatch, make_published_rows("cifar10-c", backbone=folder)).startswith("9 of 9")
-    other = {"name": "/models/mine", "weights": "w"}
-    assert "backbone /models/mine" in foresee(monkeypatch, make_published_rows("cifar10-c", backbone=other))
 
 
 def test_prospects_are_those_of_the_plan(tmp_path: Path, small_clip: str) -> None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import resource
 import shlex
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
-import torch
 
 import lmr
-from lab.load.postgres_server import MISSING, PostgresServer
 from lmr.apps.method_options import MethodOptions
 from lmr.apps.options import ServerOptions
 from lmr.apps.serve import (
     ServingPlan,
     choose_token,
     create_served,
-    keep_freed_memory,
     open_server,
     open_store,
 )
@@ -96,31 +90,6 @@ def test_store_belongs_to_a_method_and_a_watch(tmp_path: Path) -> None:
         open_store(f"sqlite:{tmp_path / 'file' / 's'}", method, None)
 
 
-def test_garbage_is_looked_for_only_in_what_is_new() -> None:
-    """Going through all modules and the model would stop every thread."""
-    before = gc.get_freeze_count()
-    with open_server(make_plan(), ServerOptions(port=0), report=lambda line: None):
-        assert gc.get_freeze_count() > before
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the setting is one of glibc")
-def test_a_step_finds_its_memory_mapped() -> None:
-    """By default glibc gives about 3,000 pages back after each of these steps."""
-    keep_freed_memory()
-    backbone = lmr.load()
-    method = lmr.create("lmr", backbone.classifier(NAMES), preset="auto")
-    images = torch.randn(64, *backbone.input_shape, generator=torch.Generator().manual_seed(0))
-
-    def count_faults(steps: int) -> float:
-        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-        for _ in range(steps):
-            method.step(images)
-        return (resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before) / steps
-
-    count_faults(2)
-    assert count_faults(3) < 500
-
-
 @needs_broker
 def test_answers_are_published(tmp_path: Path) -> None:
     """From the image of a client to the message of a broker."""
@@ -146,34 +115,6 @@ def test_names_of_an_earlier_run_are_shown_escaped() -> None:
     lines = plan.describe(backbone, method, "states nowhere")
     assert all(line.isprintable() for line in lines)
     assert r"cat\nlmr" in lines[0]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
-def test_database_that_goes_away_is_told_and_comes_back() -> None:
-    """What was acknowledged is there, and the service was not started again."""
-    server, seqs = PostgresServer("fsync=off"), list[int]()
-
-    try:
-        where = ServerOptions(port=0, store=server.url)
-        with (
-            open_server(make_plan(method="lmr"), where, report=lambda line: None) as served,
-            served,
-            lmr.Client(served.url, patience=TIMEOUT) as client,
-        ):
-            seqs.append(client.step("cam", make_file()).seq)
-            server.stop("immediate")
-            headers = {"Content-Type": "image/png"}
-            path = f"{served.url}/v1/streams/cam/images"
-            refused = httpx.post(path, content=make_file(), headers=headers, timeout=TIMEOUT)
-            assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
-            assert client.readiness() == "degraded"
-            server.start()
-            seqs.append(client.step("cam", make_file()).seq)
-            assert client.readiness() == "ready"
-    finally:
-        server.remove()
-    assert seqs == [1, 2]
 
 
 def test_a_store_of_other_classes_names_the_ways_to_go_on(tmp_path: Path) -> None:

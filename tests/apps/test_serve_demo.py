@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -29,9 +28,7 @@ from lmr.apps.serve_demo import (
     format_results,
     serve_demo,
 )
-from lmr.cli import main
 from lmr.core.answer import Answer
-from lmr.core.errors import LmrError
 from lmr.data.names import read_list
 from lmr.service.engine.status import ServiceEvent, StreamDetail
 from lmr.service.settings import ServiceSettings
@@ -76,39 +73,6 @@ def test_it_ends_by_itself_with_a_table() -> None:
     rows = read_table("\n".join(lines))
     assert set(rows) == {script.name for script in SCRIPTS}
     assert any("same answers" in " ".join(row) for row in rows.values()), "all cameras begin with ordinary images"
-
-
-def test_ctrl_c_ends_it_with_the_table_too_and_it_can_have_a_token(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(LmrError, match="needs a --token-file"):
-        serve_demo(1.0, ServerOptions(host="0.0.0.0"))
-    token = tmp_path / "token"
-    token.write_text("a-token-of-many-letters")
-    refusals: list[str] = []
-
-    def press_ctrl_c() -> None:
-        output = ""
-        while "simulated cameras" not in output:
-            time.sleep(0.02)
-            output += capsys.readouterr().out
-        address = re.findall(r"serving at (http://\S+);", output)[0]
-        with lmr.Client(address) as client:
-            try:
-                client.model()
-            except lmr.ServiceError as error:
-                refusals.append(str(error))
-        with lmr.Client(address, token.read_text()) as client:
-            while len(list(client.streams())) < len(SCRIPTS):
-                time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=press_ctrl_c, daemon=True)
-    thread.start()
-    assert main(["serve", "--demo", "--port", "0", "--token-file", str(token)]) == 0
-    thread.join(60)
-    assert "refused the token" in refusals[0]
-    assert set(read_table(capsys.readouterr().out)) == {script.name for script in SCRIPTS}
 
 
 @pytest.mark.slow
@@ -225,27 +189,6 @@ def test_one_camera_is_taught_and_the_page_and_the_table_say_what_it_did(monkeyp
     assert after.gain[0] > before.gain[0] + 20  # type: ignore[index]
     assert "cam-a + labels" in text
     assert "10 labels; estimated" in text
-
-
-def test_cameras_send_and_end_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PER_SECOND", 1000.0)
-    scripts = [CameraScript("cam-a", "", "fog", 0), CameraScript("cam-b", "", "static", 0)]
-    with run_scripted_service() as service:
-        service.reply = {
-            "stream": "cam-a", "seq": 1, "images": 1, "health": "ok", "adapts": True, "resident": True, "waiting": 0,
-            "accuracy": None, "compared_accuracy": None, "frozen_accuracy": None,
-            "labelled": 0, "updated": 0.0, "change": 0,
-        }  # fmt: skip
-        cameras = DemoCameras(service.url, scripts=scripts)
-        cameras.start()
-        deadline = time.monotonic() + 60
-        while min(len(service.steps.get(script.name, [])) for script in scripts) < 3 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        cameras.stop()
-    assert cameras.failures == []
-    assert {name: len(steps) >= 3 for name, steps in service.steps.items()} == {"cam-a": True, "cam-b": True}
-    told = {one.path.split("/")[3] for one in service.seen if one.path.endswith("/labels")}
-    assert told == {"cam-a"}, "nothing is known of what a broken sensor shows"
 
 
 def test_a_busy_service_does_not_end_a_camera(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,25 +14,12 @@ from video_maker import paint, write_video
 
 def test_a_video_is_sent_and_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     video = write_video(tmp_path / "v.avi", paint(5))
-    words = [
-        "camera",
-        str(video),
-        "--stream",
-        "cam",
-        "--batch",
-        "2",
-        "--position",
-        str(tmp_path / "p.json"),
-        "--out",
-        "-",
-    ]
+    words = ["camera", str(video), "--stream", "cam", "--batch", "2", "--out", "-"]
     with run_scripted_service() as service:
         assert main([*words, "--to", service.url]) == 0
         said = capsys.readouterr()
         assert [json.loads(line)["frame"] for line in said.out.splitlines()] == ["0", "1", "2", "3", "4"]
         assert "lmr: 5 frames in 3 requests; step 3, health ok" in said.err
-        assert main([*words, "--to", service.url]) == 0, "everything was sent already"
-        assert len(service.steps["cam"]) == 3
 
 
 def test_a_camera_that_nobody_takes_is_a_complaint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_start_brings_nothing_heavy(words: list[str]) -> None:
 
 
 def test_a_command_is_filled_when_it_is_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parse(["demo", "--severity", "3"]).severity == 3
+    assert parse(["demo", "--images", "3"]).images == 3
     with pytest.raises(SystemExit):
         parse(["demo", "--sevrity", "3"])
     words = capsys.readouterr().err

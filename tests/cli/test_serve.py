@@ -25,8 +25,8 @@ PLAIN = ["serve", "--model", "photo", "--labels", NAMES, "--port", "0"]
 FLAGS = [
     "demo", "for", "model", "labels", "method", "prior", "unknown", "watch", "show-frames", "host", "port",
     "token-file", "mqtt", "mqtt-password-file", "notify", "notify-host", "log-level",
-    "store", "adopt", "resident", "max-streams", "durability", "interval-s", "max-batch",
-    "max-body", "max-pixels", "template", "prompts",
+    "store", "adopt", "resident", "max-streams", "durability", "interval-s",
+    "max-body", "template", "prompts",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lmr.core.errors import LmrError, MissingFile
-from lmr.core.files import make_folder, read_json, read_text, replace_folder, write_atomically
+from lmr.core.files import make_folder, read_json, read_text, write_atomically
 
 
 def list_names(folder: Path) -> list[str]:
@@ -75,20 +75,3 @@ def test_json_that_cannot_be_read_has_a_sentence_of_its_own(tmp_path: Path, text
     (tmp_path / "names.json").write_text(text)
     with pytest.raises(LmrError, match=reason):
         read_json(tmp_path / "names.json", "the names in")
-
-
-def test_a_failed_replacement_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("new", "old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).write_text("")
-    rename = os.rename
-
-    def refuse(one: Path, other: Path) -> None:
-        if one == tmp_path / "new":
-            raise PermissionError(13, "Permission denied")
-        rename(one, other)
-
-    monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(PermissionError):
-        replace_folder(tmp_path / "new", tmp_path / "old")
-    assert list_names(tmp_path / "old") == ["old"]

@@ -183,7 +183,7 @@ def test_state_that_is_broken_is_refused(broken: str, many: Method) -> None:
     assert are_equal(many.state, before)
 
 
-BAD_STREAMS = [[0, 0], [5], [0.0, 1.0], [], ["a"], -1, None, [[0, 1]]]
+BAD_STREAMS = [[0, 0], [5], [0.0, 1.0], [], ["a"], -1, None, [[0, 1]], [[0], [0, 1]], [2**70, 0]]
 
 
 @pytest.mark.parametrize("bad", BAD_STREAMS, ids=repr)

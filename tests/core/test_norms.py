@@ -264,46 +264,7 @@ def test_fused_layer_is_left_aside() -> None:
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-# The tower is its own again, whatever happened.
-
-
-@pytest.mark.parametrize(("outer", "inner"), [(1, 1), (3, 1), (3, 3)])
-def test_service_inside_a_service(outer: int, inner: int) -> None:
-    tower, images = build("tokens first")
-    first, second = NormBank(tower), NormBank(tower)
-    for bank in (first, second):
-        bank.locate_batch(images)
-    before = remember(tower)
-    outside, within = make_rows(first, outer), make_rows(first, inner) + 1
-    with first.serve(outside, INDEX):
-        expected_outside = tower(images)
-    with second.serve(within, INDEX):
-        expected_within = tower(images)
-    assert not torch.allclose(expected_outside, expected_within)
-    with first.serve(outside, INDEX):
-        with second.serve(within, INDEX):
-            assert torch.equal(tower(images), expected_within)
-        assert torch.equal(tower(images), expected_outside)
-    check_untouched(tower, before)
-
-
 # Precision.
-
-
-@pytest.mark.parametrize(
-    ("dtype", "wide"),
-    [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64, torch.float64)],
-)
-def test_rows_are_float32_or_wider(dtype: torch.dtype, wide: torch.dtype) -> None:
-    tower, images = build("tokens first", dtype)
-    bank = NormBank(tower)
-    assert bank.start.dtype == wide
-    row = make_rows(bank, 1)
-    with bank.serve(row):
-        served = tower(images)
-    assert served.dtype == dtype
-    rtol, atol = (0.05, 0.1) if dtype != wide else (0, 0)
-    torch.testing.assert_close(served, copy_with(tower, row[0].to(dtype))(images), rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("streams", [1, 3])

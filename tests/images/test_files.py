@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lab.load.inputs import make_jpeg
+from jpeg_maker import make_jpeg
 from lmr.images.files import (
     MANY_PARTS,
     MOST_SCANS,

@@ -76,25 +76,6 @@ def test_logit_bias_and_scale_are_the_classifiers() -> None:
         torch.testing.assert_close(one.step(images).logits - 3, other.step(images).logits, atol=1e-9, rtol=0)
 
 
-# Cost.
-
-
-@pytest.mark.parametrize(("chunk", "parts", "again"), [(7, 1, 0), (100, 1, 0), (3, 3, 3), (1, 7, 7)])
-def test_images_are_encoded_once_and_texts_twice_if_in_chunks(chunk: int, parts: int, again: int) -> None:
-    problem = book.make_problem()
-    method = lmr.create(f"batclip(chunk={chunk})", problem.classifier)
-    seen: dict[str, list[int]] = {"image": [], "text": []}
-    problem.model.image.register_forward_hook(lambda _, given, __: seen["image"].append(len(given[0])))
-    problem.model.text.register_forward_hook(lambda _, given, __: seen["text"].append(len(given[0])))
-    method.step(book.make_images(8))
-    assert seen["image"] == [8]
-    assert len(seen["text"]) == parts + again
-    assert max(seen["text"]) <= chunk
-    seen["text"].clear()
-    method.predict(book.make_images(8))
-    assert len(seen["text"]) == parts
-
-
 # Precision and trouble.
 
 

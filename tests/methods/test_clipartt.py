@@ -67,14 +67,6 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
     assert set(method.state) == {"predicted"}
 
 
-def test_a_batch_leaves_nothing_behind() -> None:
-    _, _, images = plain.make_problem()
-    method = plain.make_method("clipartt(steps=2)", names=plain.NAMES, reader=plain.make_reader())
-    first = method.step(images[:6]).logits
-    method.step(images[6:12])
-    assert torch.equal(method.step(images[:6]).logits, first)
-
-
 def test_model_that_cannot_read_captions_takes_means_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     clip = plain.make_method("zeroshot").classifier
     with caplog.at_level(logging.WARNING, "lmr"):

@@ -1,4 +1,4 @@
-"""EATA against plain autograd: Fisher values, penalty and selections, whole streams in float64."""
+"""EATA and ETA against plain autograd: Fisher values, penalty and selections, whole streams in float64."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
 
 import lmr
 import norm_reference as plain
 
-KINDS: dict[str, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
-
 
 class Reference(plain.NormReference):
-    """One stream of EATA, from the equations, with torch's own optimiser."""
+    """One stream of EATA, or of ETA without Fisher values, from the equations, with torch's own optimiser."""
 
     def __init__(
         self,
@@ -29,11 +26,11 @@ class Reference(plain.NormReference):
         lr: float = 2.5e-4,
         optimizer: str = "adam",
         nesterov: bool = True,
+        weight_decay: float = 0.0,
     ) -> None:
         super().__init__()
         self.weight, self.diversity, self.limit = fisher, diversity, margin * math.log(plain.CLASSES)
-        more = {"momentum": 0.9, "nesterov": nesterov} if optimizer == "sgd" else {}
-        self.optimizer = KINDS[optimizer](self.leaves, lr=lr, **more)
+        self.optimizer = plain.make_optimizer(self.leaves, optimizer, lr, weight_decay, nesterov)
         self.importance = [torch.zeros_like(leaf) for leaf in self.start]
         self.average: Tensor | None = None
 
@@ -87,8 +84,6 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
     method, reference = plain.make_method("eata"), Reference(**spec)
     method = lmr.create("eata", method.classifier, **spec)
     clean = list(images.flip(0).split(16))
-    if spec.get("optimizer") == "adamw":
-        reference.optimizer = torch.optim.AdamW(reference.leaves, lr=2.5e-4, weight_decay=0.0)
     method.fit_source(clean)
     reference.estimate(clean)
     torch.testing.assert_close(method.state["fisher"][0], torch.cat(reference.importance), atol=1e-9, rtol=1e-9)
@@ -103,6 +98,38 @@ def test_stream_is_that_of_the_equations(spec: dict[str, Any]) -> None:
     assert sum(event["stepped"] for event in events) >= 4
     assert any(0 < event["diverse"] < event["certain"] for event in events)
     torch.testing.assert_close(method.predict(images).logits, reference.score(images).detach(), atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("size", [8, 1])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"lr": 2e-3, "diversity": 0.7, "weight_decay": 0.1},
+        {"lr": 2e-3, "diversity": 0.7, "margin": 0.2},
+        {"lr": 2e-3, "diversity": 0.7, "optimizer": "sgd"},
+        {"lr": 2e-3, "diversity": 0.7, "optimizer": "adamw", "weight_decay": 0.5},
+    ],
+    ids=str,
+)
+def test_stream_of_eta_is_that_of_the_equations(spec: dict[str, Any], size: int) -> None:
+    _, _, images = plain.make_problem(count=91)
+    method, reference = lmr.create("eta", plain.make_method("zeroshot").classifier, **spec), Reference(**spec)
+    events = []
+    for batch in images.split(size):
+        expected, event = reference.step(batch)
+        answer = method.step(batch)
+        torch.testing.assert_close(answer.logits, expected, atol=1e-7, rtol=0)
+        assert set(answer.info) == {*event, "finite", "top_class_share"}
+        assert {key: answer.info[key] for key in event} == pytest.approx(event, abs=1e-8)
+        if reference.average is not None:
+            torch.testing.assert_close(method.state["average"][0], reference.average, atol=1e-9, rtol=0)
+        events.append(event)
+    torch.testing.assert_close(method.predict(images).logits, reference.score(images).detach(), atol=1e-7, rtol=0)
+    assert any(event["certain"] < size for event in events)
+    assert any(event["diverse"] < event["certain"] for event in events)
+    if spec:
+        assert sum(event["stepped"] for event in events) >= 4
 
 
 def test_without_fisher_values_it_is_eta_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -127,17 +154,6 @@ def test_fisher_values_are_saved_and_stay_through_a_reset(tmp_path: Path) -> Non
     assert torch.equal(other.state["fisher"], values)
     assert values.any()
     assert all(map(torch.equal, [other.step(batch).logits for batch in images.split(8)], expected))
-
-
-def test_clean_images_may_come_from_a_loader() -> None:
-    _, _, images = plain.make_problem()
-    clip = plain.make_method("eata").classifier
-    loader = DataLoader(TensorDataset(images, torch.zeros(len(images))), batch_size=16)
-    loaded, asked = lmr.create("eata", clip), lmr.create("eata", clip)
-    loaded.fit_source(loader)  # type: ignore[arg-type]
-    asked.fit_source(images.split(16))
-    assert torch.equal(loaded.state["fisher"], asked.state["fisher"])
-    assert loaded.state["fisher"].any()
 
 
 def test_streams_share_the_fisher_values() -> None:

@@ -156,9 +156,6 @@ def test_equal_prototypes_are_ranked_in_their_order() -> None:
     assert ((lists[:, 0] == 0) & (lists[:, 1] == 6) & (lists[:, 2] == 7)).any()
 
 
-# The state grows, and is kept.
-
-
 # What is out of the ordinary.
 
 

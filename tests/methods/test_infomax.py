@@ -80,12 +80,6 @@ class Loss:
         return {"loss": loss.item(), "strength": self.strength, "certain": len(some), "stepped": stepped}
 
 
-def make_optimizer(leaves: Values, lr: float, optimizer: str, weight_decay: float) -> Any:
-    if optimizer == "sgd":
-        return torch.optim.SGD(leaves, lr, momentum=0.9, nesterov=True, weight_decay=weight_decay)
-    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer](leaves, lr, weight_decay=weight_decay)
-
-
 class Reference(plain.NormReference):
     """One stream of InfoMax on the image tower."""
 
@@ -94,7 +88,7 @@ class Reference(plain.NormReference):
     ) -> None:
         super().__init__(scale)
         self.after, self.loss = how.pop("emit", "before") == "after", Loss(**how)
-        self.optim = make_optimizer(self.leaves, lr, optimizer, weight_decay)
+        self.optim = plain.make_optimizer(self.leaves, optimizer, lr, weight_decay)
 
     def step(self, images: Tensor) -> tuple[Tensor, dict[str, Any]]:
         logits = self.score(images)

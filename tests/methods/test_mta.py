@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 import lmr
+from lmr.methods.mta import find_mode
 from view_problem import make_view_problem, make_views
 
 SIZES = (3, 2, 4)
@@ -67,3 +68,9 @@ def test_stream_is_that_of_the_reference(views: int) -> None:
             lengths |= set(ran)
             torch.testing.assert_close(found, torch.from_numpy(problem.scale * texts @ mode), atol=1e-8, rtol=0)
     assert views < 5 or len(lengths) > 1  # some loops end early, some do not
+
+
+def test_single_view_and_equal_views_are_their_own_mode() -> None:
+    z = torch.nn.functional.normalize(torch.randn(1, 8), dim=1)
+    assert torch.equal(find_mode(z, torch.tensor([[0.5, 0.5]])), z[0])
+    torch.testing.assert_close(find_mode(z.expand(6, -1), torch.full((6, 2), 0.5)), z[0])

@@ -1,4 +1,4 @@
-"""Panda around seven methods, each written out with its debiased logits; whole streams in float64."""
+"""Panda around six methods, each written out with its debiased logits; whole streams in float64."""
 
 from __future__ import annotations
 
@@ -138,33 +138,6 @@ class Sar(Reference):
         return logits.detach()
 
 
-class Dmn(Reference):
-    """Debiased zero-shot logits, plain features in the memory."""
-
-    def __init__(self, *how: Any) -> None:
-        super().__init__(*how)
-        self.memory: list[list[tuple[float, Tensor]]] = [[] for _ in range(plain.CLASSES)]
-
-    def step(self, images: Tensor) -> Tensor:
-        logits, answers = self.debias(images).detach(), []
-        for row, z in zip(logits, self.features(images).detach(), strict=True):
-            p = row.softmax(0)
-            h, own = -float((p * (p + 1e-8).log()).sum()), self.memory[int(p.argmax())]
-            worst = max(range(len(own)), key=lambda k: own[k][0], default=0)
-            if len(own) < 2:
-                own.append((h, z))
-            elif h < own[worst][0]:
-                own[worst] = (h, z)
-            read = []
-            for entries, t in zip(self.memory, self.prototypes, strict=True):
-                keys = [key for _, key in entries] + [t]
-                total = sum(math.exp(-5.5 * (1 - float(z @ key))) * key for key in keys)
-                read.append(total / total.norm())
-            dynamic = (self.scale * torch.stack(read) @ z).softmax(0)
-            answers.append((p + dynamic).log())
-        return torch.stack(answers)
-
-
 class Tps(Reference):
     """Views [B, V, ...]: negatives of the images themselves, once for a batch."""
 
@@ -191,7 +164,6 @@ METHODS: dict[str, tuple[type[Reference], int, bool]] = {  # the reference, the 
     "tent(lr=2e-3)": (Tent, 2, True),
     "eta(lr=2e-3, margin=0.6, diversity=2.0)": (Eta, 1, False),
     "sar(lr=0.01, rho=0.2, margin=0.6, recovery=0.0)": (Sar, 2, False),
-    "dmn(memory=2)": (Dmn, 1, False),
     "tps(views=4, keep=0.5)": (Tps, 1, False),
 }
 

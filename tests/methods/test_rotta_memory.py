@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import pytest
-
-from lmr.methods.rotta import MemoryEntry, MemoryRules, find_timely_place, weigh_age
+from lmr.methods.rotta import MemoryEntry, MemoryRules, find_timely_place
 
 RULES = MemoryRules(size=4, classes=2, age=1.0, uncertainty=1.0)  # a quota of two per class
-
-
-def test_memory_grows_below_the_quota() -> None:
-    assert find_timely_place([], MemoryEntry(0, 0.1, 0), RULES) == 0
-    assert find_timely_place([MemoryEntry(0, 0.1, 3)], MemoryEntry(0, 0.1, 0), RULES) == 1
-
-
-def test_class_at_its_quota_gives_up_its_own_worst_or_nothing() -> None:
-    held = [MemoryEntry(0, 0.1, 9), MemoryEntry(0, 0.6, 2), MemoryEntry(1, 0.6, 50)]
-    assert find_timely_place(held, MemoryEntry(0, 0.1, 0), RULES) == 1
-    assert find_timely_place(held, MemoryEntry(0, 5.0, 0), RULES) is None
-
-
-def test_full_memory_takes_from_the_largest_class() -> None:
-    held = [MemoryEntry(0, 0.1, 1), MemoryEntry(0, 0.2, 1), MemoryEntry(0, 0.1, 5), MemoryEntry(1, 0.6, 50)]
-    assert find_timely_place(held, MemoryEntry(1, 0.1, 0), RULES) == 2
-    assert find_timely_place(held, MemoryEntry(1, 5.0, 0), RULES) is None
 
 
 def test_of_equal_scores_the_last_class_and_then_the_newest_goes() -> None:
@@ -43,8 +22,3 @@ def test_entry_that_is_no_better_than_the_worst_does_not_enter() -> None:
     for label in (0, 1):  # at its quota, and below it in a full memory
         assert find_timely_place(held, MemoryEntry(label, 0.5, 0), rules) is None
         assert find_timely_place(held, MemoryEntry(label, 0.499, 0), rules) == 2
-
-
-def test_weight_is_a_half_at_first_and_falls() -> None:
-    assert weigh_age(0, 64) == 0.5
-    assert weigh_age(64, 64) == pytest.approx(math.exp(-1) / (1 + math.exp(-1)))

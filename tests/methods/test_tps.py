@@ -67,27 +67,6 @@ def test_stream_is_that_of_the_equations(given: dict[str, Any], views: int) -> N
     assert method.trainable == (12 if given.get("per_class") is False else 7 * 12)
 
 
-def test_views_are_chosen_again_in_every_step() -> None:
-    """The choice of the first step, kept, gives other answers."""
-    prototypes, features = plain.make_stream(7, 30)
-    method = plain.make_method("tps(steps=3, lr=0.2, keep=0.3)", prototypes)
-    differs = 0
-    for views in plain.make_views(features, 10):
-        text = torch.stack([plain.unit(row) for row in prototypes])
-        unit = torch.stack([plain.unit(view) for view in views])
-        first = choose_confident(plain.SCALE * unit @ text.T, 0.3)
-        kept = answer_image(prototypes, torch.cat([views[:1], views[first]]), steps=3, lr=0.2, keep=0.99)
-        differs += int((method.step(views.unsqueeze(0)).logits[0] - kept).abs().max() > 1e-6)
-    assert differs > 0
-
-
-def test_one_step_moves_every_number_by_the_learning_rate_whatever_the_decay() -> None:
-    prototypes, features = plain.make_stream(7, 5)
-    views = plain.make_views(features, 10)
-    one, other = (plain.make_method(f"tps(weight_decay={decay})", prototypes).step(views) for decay in (0.0, 0.9))
-    assert torch.equal(one.logits, other.logits)
-
-
 def test_views_are_made_of_images() -> None:
     clip = load_pocket().classifier(["red ring", "blue star", "green heart"])
     images = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))

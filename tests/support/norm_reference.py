@@ -69,6 +69,14 @@ class NormReference:
                 leaf.copy_(value)
 
 
+def make_optimizer(
+    leaves: Sequence[Tensor], name: str, lr: float, weight_decay: float = 0.0, nesterov: bool = True
+) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(leaves, lr, momentum=0.9, nesterov=nesterov, weight_decay=weight_decay)
+    return {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name](leaves, lr, weight_decay=weight_decay)
+
+
 def measure_entropies(logits: Tensor) -> Tensor:
     """[B], from probabilities and their logarithms."""
     p = torch.exp(logits - logits.max(1, keepdim=True).values)

@@ -18,7 +18,10 @@ from lmr.service.settings import ServiceSettings
 
 
 def make_status(stream: str, **values: Any) -> StreamStatus:
-    plain = StreamStatus(stream, 1, 1, "ok", True, True, 0, None, None, None, 0, time.time(), 1)
+    plain = StreamStatus(
+        stream, 1, 1, "ok", updated=time.time(), change=1, resident=True, waiting=0,
+        accuracy=None, compared_accuracy=None, frozen_accuracy=None,
+    )  # fmt: skip
     return replace(plain, **values)
 
 

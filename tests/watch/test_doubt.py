@@ -8,7 +8,6 @@ frozen model takes most of them for one class without being sure: there adapting
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,25 +67,3 @@ def test_only_answers_that_leave_a_true_majority_are_an_alarm(kind: str) -> None
     else:
         assert events == []
         assert gain > (0.05 if kind == "biased" else -0.005)
-
-
-def test_resumed_and_mixed_streams_raise_it_as_one_alone(tmp_path: Path) -> None:
-    clip, path = make_clip(), tmp_path / "state"
-    one, other = make_stream("majority", 256)[0], make_stream("balanced", 256)[0]
-    alone = lmr.Watched(lmr.create("lmr(preset='auto')", clip), SETTINGS)
-    for _ in watch(alone, one):
-        pass
-    assert [event.after for event in alone.events] == [Level.SUSPECTED, Level.RESET]
-    mixed = lmr.Watched(lmr.create("lmr(preset='auto')", clip, streams=2), SETTINGS)
-    for first in range(0, 256, 8):
-        if first in (120, 160):  # before the alarm is raised, and between it and the action
-            mixed.save(path)
-            mixed = lmr.Watched(lmr.create("lmr(preset='auto')", clip, streams=2), SETTINGS)
-            mixed.load(path)
-        part = slice(first, first + 8)
-        mixed.step(torch.cat([other[part], one[part]]), streams=[1] * 8 + [0] * 8)
-    assert [(event.step, event.after, event.alarms) for event in mixed.events] == [
-        (event.step, event.after, event.alarms) for event in alone.events
-    ]
-    assert mixed.health == [Level.RESET, Level.OK]
-    assert mixed.signals(0).sure_classes == pytest.approx(alone.signals().sure_classes)

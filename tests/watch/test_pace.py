@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import lmr
-from lmr.watch import pace as module
+from lmr.watch import watched as module
 from lmr.watch.health import Level
-from lmr.watch.pace import YOUNG, find_interval, measure_step
 from lmr.watch.settings import Thresholds, WatchSettings
+from lmr.watch.watched import YOUNG, measure_step
 
 NEVER = Thresholds(concentration=0, entropy=0, drift=1e9)
 
@@ -51,12 +51,12 @@ def test_pace_follows_from_the_cost_of_a_step(spec: str, step: float, every: int
     with torch.inference_mode():  # passes are counted there, too
         method = lmr.create(spec, make_clip()[1])
         assert measure_step(method) == pytest.approx(step)
-        assert find_interval(method) == lmr.Watched(method).every == every
+        assert lmr.Watched(method).every == every
 
 
 def test_method_whose_passes_cannot_be_counted_is_assumed_to_need_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "count_passes", lambda method: None)
-    assert find_interval(lmr.create("tent", make_clip()[1])) == 32
+    assert lmr.Watched(lmr.create("tent", make_clip()[1])).every == 32
 
 
 @pytest.mark.parametrize(("spec", "size"), [("zeroshot", 64), ("tent(lr=0.0)", 8), ("lmr(gamma0=0.3)", 1)])

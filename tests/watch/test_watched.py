@@ -18,11 +18,10 @@ from few_views import create
 from lmr.core.card import Tower
 from lmr.core.streams import Streams
 from lmr.watch.health import Action, Health, Level
-from lmr.watch.pace import YOUNG
 from lmr.watch.settings import Thresholds, WatchSettings
 from lmr.watch.signals import Tally
 from lmr.watch.stream_watch import StreamWatch
-from lmr.watch.watched import split_batch
+from lmr.watch.watched import YOUNG, split_batch
 from tiny_models import draw_batches, load_tiny
 
 METHODS = lmr.list_methods()

@@ -88,12 +88,12 @@ class Demo:
     clean: float
 
 
-def run_demo(out: Path, images: int | None = None, batch_size: int | None = None, severity: int | None = None) -> Demo:
+def run_demo(out: Path, images: int | None = None) -> Demo:
     """Run the plan in the folder ``out``, print its tables and write its figures; finished runs are not run again.
 
-    What is not given is as the plan says. At most all images of the set are used.
+    At most all images of the set are used; how many is as the plan says if it is not given.
     """
-    plan = read_plan(PLAN, {"images": images, "batch_sizes": batch_size, "severities": severity})
+    plan = read_plan(PLAN, {"images": images})
     check_folder(out, ("rows.jsonl", *FIGURES))
     _load_pyplot()  # or a missing package would be noticed after minutes
     first = plan.parts[0]

@@ -18,9 +18,8 @@ on the first frames. When they become less clear, it adapts, with the class shar
 with ordinary frames. For a service whose streams begin with bad frames of balanced classes, give 'lmr serve' --prior
 uniform.
 
-Every request has a key that follows from the stream and the names of its frames. If the service is busy or restarts, or
-the connection breaks, the request is sent again under its key, and the service applies it once. With --position the
-same holds if this command is interrupted or killed: give it again, and it continues with the next frame.
+Every request has a key. If the service is busy or restarts, or the connection breaks, the request is sent again under
+its key, and the service applies it once. If this command is interrupted, it starts again with the first frame.
 
 The command follows a folder until Ctrl-C, or until no new file has come for --idle seconds. It takes the files in
 natural order (img2 before img10), waits for a file that is still being written, and skips one that stays unreadable."""
@@ -35,8 +34,8 @@ examples:
     lmr camera street.mp4 --to http://127.0.0.1:8080 --stream street --every 25
   a network camera, at most two frames per second, in steps of eight frames:
     lmr camera rtsp://10.0.0.17/stream --to https://vision.example --token-file token --stream cam-17 --fps 2 --batch 8
-  a folder that a camera writes images to, with the answers in a file; safe to interrupt and run again:
-    lmr camera incoming --to http://127.0.0.1:8080 --stream gate --position gate.json --out gate.jsonl
+  a folder that a camera writes images to, with the answers in a file:
+    lmr camera incoming --to http://127.0.0.1:8080 --stream gate --out gate.jsonl
 
 exit codes: 0 the source ended, 1 no frame was answered, 2 it cannot continue (an error message says why),
 130 interrupted."""
@@ -52,8 +51,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--to", default=HERE, metavar="URL", help="the service (default: %(default)s)")
     add("--stream", metavar="NAME", help="the stream that the frames belong to (default: named after the source)")
-    add_fields(parser, CameraOptions, every="N", batch="N", fps="F", lossless=None, token_file="FILE")
-    add_fields(parser, CameraOptions, position="FILE", out="FILE", idle="S", patience="S")
+    add_fields(parser, CameraOptions, every="N", batch="N", fps="F", token_file="FILE")
+    add_fields(parser, CameraOptions, out="FILE", idle="S", patience="S")
 
 
 def run(options: argparse.Namespace) -> str | None:

@@ -17,20 +17,16 @@ The photographs come with lmr too: 2,000 images of the test set of CIFAR-10. 'lm
 EXAMPLES = """\
 examples:
   lmr demo
-  lmr demo --images 500 --severity 3 --out short-demo"""
+  lmr demo --images 500 --out short-demo"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``lmr demo``; their defaults are the values of its plan."""
+    """Add the options of ``lmr demo``; the default of --images is that of its plan."""
     text = resources.files("lmr.bench").joinpath("plans", "demo.toml").read_text("utf-8")
     plan = tomllib.loads(text)  # as text: the reader of plans is slow to import
     add = parser.add_argument
     add("--images", type=int, default=plan["images"], metavar="N", help="images per stream, 2000 at most (default: "
         "%(default)s)")  # fmt: skip
-    add("--batch-size", type=int, default=plan["batch_sizes"], metavar="N", help="images per adaptation step (default: "
-        "%(default)s)")  # fmt: skip
-    add("--severity", type=int, default=plan["severities"], metavar="1..5", help="severity of the corruptions "
-        "(default: %(default)s)")  # fmt: skip
     add("--out", default="lmr-demo", metavar="FOLDER", help="where the files are written (default: %(default)s)")
 
 
@@ -38,4 +34,4 @@ def run(options: argparse.Namespace) -> None:
     """Run the demonstration."""
     from lmr.apps.demo import run_demo
 
-    run_demo(Path(options.out), options.images, options.batch_size, options.severity)
+    run_demo(Path(options.out), options.images)

@@ -62,5 +62,4 @@ class Card:
     parts: tuple[str, ...] = ()  # boolean arguments that switch parts of the method off, for ablations
     swept: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # name of a sweep -> arguments that vary in it
     former: Mapping[str, Any] = field(default_factory=dict)  # arguments it once had -> defaults
-    gated: bool = False  # only a share info["gate_share"] of the samples enters the loss
     source_images: int = 0  # clean images for ``fit_source`` before the stream, where there are any

@@ -54,8 +54,11 @@ class Contract:
         raise NotImplementedError
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        """Return logits [B, C] of a checked batch with the rows [A, ...] of a state."""
-        return self.classifier(images)
+        """Return logits [B, C] of a checked batch with the rows [A, ...] of a state.
+
+        A method that keeps nothing from one batch to the next answers as ``adapt`` does.
+        """
+        return self.adapt(images, state, streams).logits if self.memory_span == "batch" else self.classifier(images)
 
     def add_labels(self, labels: Tensor, counted: Tensor, state: State, streams: Streams) -> State:
         """Return the tensors of ``state`` that change with true labels [B], or none if labels change nothing.

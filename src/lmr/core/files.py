@@ -133,22 +133,6 @@ def make_folder(path: AnyPath) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def replace_folder(new: Path, old: Path) -> None:
-    """Rename a folder to ``old``; a folder that is there is replaced. Raises OSError, and then ``old`` is as it was."""
-    if not old.is_dir():
-        os.rename(new, old)
-        return
-    trash = old.with_name(f".replaced-{old.name}")
-    shutil.rmtree(trash, ignore_errors=True)
-    os.rename(old, trash)
-    try:
-        os.rename(new, old)
-    except OSError:
-        os.rename(trash, old)
-        raise
-    shutil.rmtree(trash, ignore_errors=True)
-
-
 def _flush(file: AnyPath) -> None:
     with open(file, "rb") as content:
         os.fsync(content.fileno())

@@ -7,10 +7,13 @@ and commits the streams that pass.
 from __future__ import annotations
 
 import copy
+import os
+import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -20,7 +23,6 @@ from lmr.core.classifier import ZeroShot, is_dense, leave_autocast, leave_infere
 from lmr.core.contract import Contract
 from lmr.core.errors import LmrError, WrongType
 from lmr.core.known import Verdict, score_known
-from lmr.core.locks import hold
 from lmr.core.log import LOGGER
 from lmr.core.prediction import AdaptedParameters, Prediction, State
 from lmr.core.saved import Saved
@@ -37,6 +39,10 @@ from lmr.core.state import (
     put_rows,
 )
 from lmr.core.streams import StreamIds, Streams, choose_rows
+
+# A lock for each method: threads that share one take turns. Kept outside, so that methods can be copied and pickled.
+_LOCKS: WeakKeyDictionary[object, threading.RLock] = WeakKeyDictionary()
+_REGISTRY = threading.Lock()
 
 
 class Runner(Contract, Saved):
@@ -173,7 +179,7 @@ class Runner(Contract, Saved):
         return new
 
     @property
-    def spec(self) -> str:
+    def spec(self) -> str:  # type: ignore[override]  # a wrapper takes it from its method
         """The spec string of the method: its name and every argument with its value."""
         return format_spec(self.name, {key: getattr(self, key) for key in list_arguments(type(self))})
 
@@ -458,3 +464,20 @@ def join_info(info: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
         before = info.get("streams", {})
         both["streams"] = before | {number: before.get(number, {}) | facts for number, facts in streams.items()}
     return both
+
+
+def hold(method: Runner) -> AbstractContextManager[bool]:
+    """Return a context within which no other thread holds ``method``; a thread may hold it several times."""
+    with _REGISTRY:
+        return _LOCKS.setdefault(method, threading.RLock())
+
+
+def _forget_locks() -> None:
+    """Let a forked process begin without locks: the threads that held them exist in its parent alone."""
+    global _REGISTRY
+    _REGISTRY = threading.Lock()
+    _LOCKS.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_forget_locks)

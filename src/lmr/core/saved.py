@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
@@ -22,43 +22,20 @@ from lmr.core.streams import StreamIds, Streams
 class Saved:
     """What is saved and loaded: a method, or a wrapper of one."""
 
-    # Subclasses have these: a method as attributes, a wrapper as properties.
+    # Subclasses have these; a wrapper takes from its method what it does not define.
     classifier: ZeroShot
     streams: int
     state: State
-
-    @property
-    def spec(self) -> str:
-        """The spec string of the method: its name and every argument with its value."""
-        raise NotImplementedError
-
-    def step(self, images: Tensor, streams: StreamIds | Streams = None) -> Prediction:
-        """Adapt on this batch and answer it."""
-        raise NotImplementedError
-
-    def reset(self, streams: StreamIds = None) -> None:
-        """Return all streams, or the named ones, to their start."""
-        raise NotImplementedError
-
-    def session(self) -> AbstractContextManager[None]:
-        """Keep other threads off the towers and the state while a block of code runs."""
-        raise NotImplementedError
-
-    def state_dict(self, streams: StreamIds = None) -> dict[str, Any]:
-        """Return a copy of the state of all streams, or of the named ones: its "tensors", and facts about it."""
-        raise NotImplementedError
-
-    def load_state_dict(self, state: Mapping[str, Any], streams: StreamIds = None) -> None:
-        """Load a state into all streams, or into the named ones. A state that does not fit changes nothing."""
-        raise NotImplementedError
-
-    def stand_in(self, names: Sequence[str], digest: str, streams: int) -> Self:
-        """Return a copy with new streams of other classes, which holds states but cannot step."""
-        raise NotImplementedError
-
-    def carry(self, tensors: Mapping[str, Tensor], new: Self) -> State:
-        """Return the tensors [n, ...] of a state for the classes of ``new``."""
-        raise NotImplementedError
+    spec: str
+    step: Callable[..., Prediction]
+    reset: Callable[..., None]
+    session: Callable[[], AbstractContextManager[None]]
+    check: Callable[..., tuple[Tensor, Streams]]
+    find_rows: Callable[[StreamIds], Tensor]
+    state_dict: Callable[..., dict[str, Any]]
+    load_state_dict: Callable[..., None]
+    stand_in: Callable[[Sequence[str], str, int], Saved]
+    carry: Callable[[Mapping[str, Tensor], Any], State]
 
     def as_module(self) -> nn.Module:
         """Return an ``nn.Module`` whose ``forward(images)`` adapts on the batch and returns its logits."""

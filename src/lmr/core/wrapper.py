@@ -126,21 +126,6 @@ class Wrapper(Saved):
     # The interface of a method.
 
     @property
-    def classifier(self) -> ZeroShot:  # type: ignore[override]  # a method has it as a field
-        """The classifier of the method."""
-        return self.method.classifier
-
-    @property
-    def streams(self) -> int:  # type: ignore[override]
-        """The number of streams of the method."""
-        return self.method.streams
-
-    @property
-    def spec(self) -> str:
-        """The spec string of the method, without its wrappers."""
-        return self.method.spec
-
-    @property
     def state(self) -> State:  # type: ignore[override]
         """The tensors of the method, and the own ones under their names in a state."""
         return self.method.state | self._name(self.own)
@@ -231,14 +216,6 @@ class Wrapper(Saved):
     def follow(self) -> None:
         """Move what the wrapper keeps to where the classifier is now."""
         self.own = convert_rows(self.own, self._begin_own(1))
-
-    def check(self, images: Tensor, streams: StreamIds | Streams) -> tuple[Tensor, Streams]:
-        """Return a checked batch and its streams, as the method does."""
-        return self.method.check(images, streams)
-
-    def find_rows(self, streams: StreamIds) -> Tensor:
-        """Return the numbers [n] of all streams, or of the named ones, each once."""
-        return self.method.find_rows(streams)
 
     def put(self, tensors: Mapping[str, Tensor], rows: Tensor) -> None:
         """Make these tensors the own ones of the streams ``rows``."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from lmr.core.bases.norms import GradientMethod
+from lmr.core.bases.norms import GradientMethod, NormMethod
 from lmr.core.card import Card, Preset
 from lmr.core.functional.losses import entropy
 from lmr.core.method import Ranges
@@ -47,25 +48,9 @@ _CARD = Card(
 )
 
 
-@register("infomax", _CARD)
-class InfoMax(GradientMethod):
-    """Information maximisation: the mean entropy of the answers plus the divergence of their mean from a prior.
-
-    One step per batch on L = mean H(p) + ``strength`` KL(m, prior), m the mean probabilities of the batch. With the
-    uniform prior and strength 1 this is SHOT's mean H(p) - H(m), up to a constant. SHOT itself trains on all images for
-    15 epochs and answers then, with pseudo-labels beside this loss.
-
-    ``prior="rank"`` gives class c the mean over the images of 1 / rank of its logit (the weights of an image sum to 1),
-    ``prior="top"`` the share of the images that have c among their ``top`` largest logits; ``alpha`` is added and the
-    sum raised to ``power``. These priors are of the present batch alone and have no gradient. With "top" the divergence
-    is KL(prior, m). ``strength="auto"`` is the length of the gradient of the entropy over that of the divergence at the
-    original weights; it is measured on the first batch of the stream, while the notes that it is from use three
-    batches before the stream.
-
-    With ``margin`` the entropy is the mean over images whose own is below margin ln C (our choice, off by default). A
-    stream without such an image takes no step, nor does one with a single image, whose two terms cancel. The loss
-    assumes classes as frequent as its prior says: bursts of one class are its worst case.
-    """
+@dataclass(kw_only=True, eq=False, repr=False)
+class InformationMaximisation(NormMethod):
+    """What ``infomax`` and ``infomax_both`` share: everything but the towers."""
 
     prior: Literal["uniform", "rank", "top"] = "uniform"  # class shares that the mean answer is drawn to
     strength: float | Literal["auto"] = 1.0  # weight of the divergence, or "auto": measured on the first batch
@@ -158,3 +143,24 @@ class InfoMax(GradientMethod):
         shares = torch.zeros_like(logits).scatter(1, order, weights.expand_as(logits)).mean(0)
         smallest = torch.finfo(shares.dtype).tiny
         return (self.power * (shares + self.alpha).clamp(min=smallest).log()).log_softmax(0)
+
+
+@register("infomax", _CARD)
+class InfoMax(InformationMaximisation, GradientMethod):
+    """Information maximisation: the mean entropy of the answers plus the divergence of their mean from a prior.
+
+    One step per batch on L = mean H(p) + ``strength`` KL(m, prior), m the mean probabilities of the batch. With the
+    uniform prior and strength 1 this is SHOT's mean H(p) - H(m), up to a constant. SHOT itself trains on all images for
+    15 epochs and answers then, with pseudo-labels beside this loss.
+
+    ``prior="rank"`` gives class c the mean over the images of 1 / rank of its logit (the weights of an image sum to 1),
+    ``prior="top"`` the share of the images that have c among their ``top`` largest logits; ``alpha`` is added and the
+    sum raised to ``power``. These priors are of the present batch alone and have no gradient. With "top" the divergence
+    is KL(prior, m). ``strength="auto"`` is the length of the gradient of the entropy over that of the divergence at the
+    original weights; it is measured on the first batch of the stream, while the notes that it is from use three
+    batches before the stream.
+
+    With ``margin`` the entropy is the mean over images whose own is below margin ln C (our choice, off by default). A
+    stream without such an image takes no step, nor does one with a single image, whose two terms cancel. The loss
+    assumes classes as frequent as its prior says: bursts of one class are its worst case.
+    """

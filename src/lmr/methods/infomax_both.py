@@ -6,7 +6,7 @@ from lmr.core.bases.bimodal import BimodalMethod
 from lmr.core.card import Card, Preset
 from lmr.core.optim import OptimizerName
 from lmr.core.registry import register
-from lmr.methods.infomax import NOTED, InfoMax
+from lmr.methods.infomax import NOTED, InformationMaximisation
 
 _CARD = Card(
     label="InfoMax-both",
@@ -20,7 +20,7 @@ _CARD = Card(
 
 
 @register("infomax_both", _CARD)
-class InfoMaxBoth(InfoMax, BimodalMethod):
+class InfoMaxBoth(InformationMaximisation, BimodalMethod):
     """Information maximisation over the norms of both towers: ``infomax`` with all prompts encoded at every batch.
 
     The notes report 79.56 % on CIFAR-10-C and 48.52 % on CIFAR-100-C with the presets of these names: one seed, the

@@ -54,7 +54,6 @@ _CARD = Card(
         ),
     },
     parts=("pmr", "am", "bc"),
-    gated=True,
     swept={"delta": ("delta",), "negatives": ("negatives", "positives")},
     former={"emit": "after", "pace": "batch", "share": 1.0, "prior": "uniform"},  # now of lmr_variants
 )

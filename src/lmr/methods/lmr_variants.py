@@ -30,7 +30,6 @@ _CARD = Card(
         "cifar10-c": Preset(TEN_CLASSES, "values of LMR for CIFAR-10-C"),
     },
     parts=("pmr", "am", "bc"),
-    gated=True,
 )
 
 

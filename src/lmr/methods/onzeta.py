@@ -78,10 +78,8 @@ class OnZeta(Method):
     def describe(self, state: State) -> Mapping[str, Tensor]:
         return {"multiplier": state["multipliers"].mean(1), "seen": state["seen"]}
 
-    @torch.no_grad()
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        features = self.classifier.features(images)
-        return adapt_in_order(features, state, streams, self.look, self.learn)
+        return adapt_in_order(self.classifier.features(images), state, streams, self.look, self.learn)
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         return answer_in_order(self.classifier.features(images), state, streams, self.look)

@@ -63,10 +63,8 @@ class StatA(Method):
 
     @torch.no_grad()
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        return Step(self.answer(images, state, streams))
-
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        return answer_together(self.classifier.features(images), streams, self.classifier.classes, self.solve)
+        features = self.classifier.features(images)
+        return Step(answer_together(features, streams, self.classifier.classes, self.solve))
 
     def solve(self, features: Tensor) -> Tensor:
         """Return distributions over labels [N, C] of unit features [N, D]."""

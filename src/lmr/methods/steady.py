@@ -101,7 +101,6 @@ _CARD = Card(
         "default": Preset({}, "values of LMR for CIFAR-100-C and ImageNet-C"),
         "cifar10-c": Preset(TEN_CLASSES, "values of LMR for CIFAR-10-C"),
     },
-    gated=True,
 )
 
 

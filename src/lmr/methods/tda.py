@@ -86,10 +86,8 @@ class TDA(Method):
         """The entropy of a free entry: above every real one, and finite."""
         return torch.finfo(self.classifier.prototypes.dtype).max
 
-    @torch.no_grad()
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        features = self.classifier.features(images)
-        return adapt_in_order(features, state, streams, self.look, self.learn)
+        return adapt_in_order(self.classifier.features(images), state, streams, self.look, self.learn)
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         return answer_in_order(self.classifier.features(images), state, streams, self.look)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -76,20 +75,9 @@ class WATT(NormMethod):
         self.prompts = self._encode_templates()  # [templates, C, D]
         self.mean = F.normalize(self.prompts.mean(0), dim=-1)
 
-    def begin(self) -> Mapping[str, Tensor | int]:
-        return {}
-
     def adapt(self, images: Tensor, state: State, streams: Streams) -> Step:
-        norms, losses = self.learn(images, streams, self.bank.start.repeat(streams.count, 1))
-        with torch.no_grad():
-            features = self.tower.features(images, norms, streams)
-            logits = self.classifier.logits(self.classifier.cosines(features, self.mean))
-        info = {"loss": losses, "stepped": streams.sizes > 0, "drift": self.tower.drift(norms)}
-        return Step(logits, {"norms": norms}, info)
-
-    def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
-        """Return the logits that ``adapt`` gives: nothing is kept from one batch to the next."""
-        return self.adapt(images, state, streams).logits
+        learnt = self.learn(images, streams, self.bank.start.repeat(streams.count, 1))
+        return self._answer_learnt(images, streams, learnt, self.mean)
 
     def learn(self, images: Tensor, streams: Streams, norms: Tensor) -> tuple[Tensor, Tensor]:
         """Return the norms [A, P] to answer with, from ``norms`` [A, P] to start from, and the last losses [A]."""

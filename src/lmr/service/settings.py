@@ -26,13 +26,12 @@ class ServiceSettings:
     --interval-s seconds, so that a crash, or with PostgreSQL a move to another replica, loses that much adaptation"""
     interval_s: float = 1.0
     """seconds between two writes with --durability interval: what a crash may lose"""
-    max_batch: int = 64  # images of different streams that are computed together
     max_body: int = 10_000_000  # bytes of the body of a request
-    max_pixels: int = 25_000_000
-    """pixels of an image; a larger one is refused by its header, before it is unpacked"""
     show_frames: bool = False  # keep small copies of the last frames in memory and show them on the page
 
     # These have no option.
+    max_batch: int = 64  # images of different streams that are computed together
+    max_pixels: int = 25_000_000  # of an image; a larger one is refused by its header, before it is unpacked
     max_images: int = 32  # in a request
     max_step_ms: float = 1000.0  # longest time of a batch; fewer images are put together where the model is slow
     # The longest time that a request waits for others while nothing is computed. It does not wait if every stream that
@@ -64,9 +63,7 @@ class CameraOptions:
     batch: int = 1  # frames per request, which are one step
     fps: float | None = None
     """send at most F frames per second; a network camera's other frames are dropped (default: no limit)"""
-    lossless: bool = False  # send video frames as PNG (default: JPEG, quality 95)
     token_file: str | None = None  # a file with the token of the service
-    position: str | None = None  # keep the position in FILE, and continue from there (default: start again)
     out: str | None = None  # append a JSON line for each frame to FILE, or - for standard output
     idle: float | None = None  # end when no file was added to the folder for S seconds (default: never)
     patience: float = 600.0  # give up when the service took no request for S seconds

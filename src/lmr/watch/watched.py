@@ -19,20 +19,26 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from lmr.core.classifier import ZeroShot
+from lmr.core.classifier import ZeroShot, leave_inference_mode
 from lmr.core.errors import LmrError, WrongType
 from lmr.core.functional.losses import entropy
+from lmr.core.method import Method
+from lmr.core.passes import Passes, count_passes
 from lmr.core.prediction import Prediction, State
 from lmr.core.runner import choose_first
 from lmr.core.state import check_identity, identify
 from lmr.core.streams import StreamIds, Streams
 from lmr.core.wrapper import Wrapper, unwrap
 from lmr.watch.health import Action, Health, Level, advance, enter
-from lmr.watch.pace import MORE, YOUNG, find_interval
 from lmr.watch.settings import WatchSettings
 from lmr.watch.signals import Alarm, Signals, Tally, add_images, find_alarms, measure_sureness
 from lmr.watch.stream_watch import HealthEvent, Snapshot, StreamWatch, add_snapshot, find_snapshot, is_same
 from lmr.watch.watch_file import pack_all, unpack_all
+
+MOST = 1 / 32  # of the cost of a step, for comparisons
+EVERY = 16  # at most one image in 16 is compared: more would add little
+YOUNG = 512  # images of a new stream of which more are compared: nothing is known of it yet
+MORE = 4  # times as many of these
 
 
 @dataclass(eq=False, repr=False)
@@ -139,7 +145,7 @@ class Watched(Wrapper):
     @cached_property
     def _interval(self) -> int:
         """The interval of comparisons that the cost of a step allows, counted when it is first needed."""
-        return find_interval(unwrap(self.method))
+        return max(EVERY, math.ceil(1 / (MOST * measure_step(unwrap(self.method)))))
 
     def signals(self, stream: int = 0) -> Signals:
         """Return the present signals of a stream."""
@@ -382,6 +388,17 @@ class Watched(Wrapper):
 
     def _check_stream(self, stream: int) -> int:
         return int(self.find_rows([stream])[0])
+
+
+def measure_step(method: Method) -> float:
+    """Return the cost of a step for each confident image, in forwards of the image tower; a lower bound.
+
+    A backward counts as a forward. Prompts are left out, as their share depends on the batch. A method whose passes
+    cannot be counted is assumed to need one forward.
+    """
+    with leave_inference_mode():
+        passes = count_passes(method) or Passes(forwards=1)
+    return passes.forwards + passes.backwards
 
 
 @dataclass(frozen=True)

@@ -263,20 +263,6 @@ def test_pictures_added_meanwhile_come_after_what_is_finished(here: Path) -> Non
     assert read_paths(here / "o.jsonl") == [f"a/img{number}.png" for number in expected]
 
 
-def test_resuming_a_finished_run_adds_only_what_is_new(here: Path) -> None:
-    draw_pictures(here / "a", range(3))
-    predict_images("a", LABELS, batch_size=2, out="o.csv", state="s")
-    before = photograph(here)
-    assert predict_images("a", LABELS, batch_size=2, out="o.csv", state="s", resume=True).earlier == 3
-    assert photograph(here) == before
-    draw_pictures(here / "a", range(3, 5))
-    summary = predict_images("a", LABELS, batch_size=2, out="o.csv", state="s", resume=True)
-    assert (summary.images, summary.earlier) == (5, 3)
-    text = (here / "o.csv").read_text()
-    assert text.startswith(before[str(here / "o.csv")].decode())
-    assert [row["path"] for row in csv.DictReader(io.StringIO(text))] == [f"a/img{k}.png" for k in range(5)]
-
-
 def test_tomorrow_goes_on_where_today_ended(here: Path) -> None:
     monday = draw_pictures(here / "monday", range(4))
     tuesday = draw_pictures(here / "tuesday", range(4, 7))

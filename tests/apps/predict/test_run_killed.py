@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 
 import lmr
-from lmr.apps.options import ModelOptions
 from lmr.data.names import read_list
-from lmr.images import sources as places_file
 from predict_runs import (
     LABELS,
     TEXT,
@@ -104,24 +102,6 @@ def test_without_a_state_of_its_own_the_progress_lies_beside_the_output_and_goes
     assert sum(summary.counts.values()) == 6
 
 
-def test_a_run_that_died_before_its_first_answer_resumes(here: Path, straight: Callable[..., Any]) -> None:
-    out = here / "o.jsonl"
-    pictures, content, _ = straight(out)
-    with crash_at(places_file, "open_image", 1, "before"), pytest.raises(Crash):
-        predict_images(pictures, LABELS, batch_size=2, out=out)
-    assert out.read_bytes() == b""
-    assert (here / "o.jsonl.state").exists()
-    predict_images(pictures, LABELS, batch_size=2, out=out, resume=True)
-    assert out.read_bytes() == content
-
-    out.unlink()  # nothing at all was saved: --resume just starts
-    predict_images(pictures, LABELS, batch_size=2, out=out, resume=True)
-    assert out.read_bytes() == content
-    out.write_bytes(b"")
-    predict_images(pictures, LABELS, batch_size=2, out=out, resume=True)
-    assert out.read_bytes() == content
-
-
 def test_overwrite_replaces_only_once_it_can_be_resumed(here: Path, straight: Callable[..., Any]) -> None:
     out = here / "o.jsonl"
     pictures, content, _ = straight(out)
@@ -165,23 +145,6 @@ def test_killed_interrupted_and_terminated_processes(here: Path, capsys: pytest.
     assert run_here(capsys, *words, "--resume")[0] == 0
     assert out.read_bytes() == content
     assert same_state(kept, here / "straight.state")
-
-
-def test_interrupted_on_the_screen_there_is_nothing_to_continue(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    draw_pictures(here / "a", range(2))
-    with crash_at(lmr.Method, "step", 1, "before", KeyboardInterrupt):
-        assert run_here(capsys, "a", "--labels", TEXT) == (130, "", "lmr: Interrupted.\n")
-    with crash_at(ModelOptions, "load", 1, "before", KeyboardInterrupt):
-        assert run_here(capsys, "a", "--labels", TEXT, "--out", "o.jsonl") == (130, "", "lmr: Interrupted.\n")
-    assert [path.name for path in here.iterdir()] == ["a"]
-    for flag, save in [("--overwrite", 3), ("--resume", 1)]:
-        with crash_at(lmr.Method, "save", save, "before", KeyboardInterrupt):
-            words = ("a", "--labels", TEXT, "--out", "o.jsonl", "--batch-size", "1", flag)
-            assert run_here(capsys, *words) == (
-                130,
-                "",
-                ("lmr: Interrupted. To continue after the 1 finished images, run the same command with --resume.\n"),
-            )
 
 
 @posix

@@ -161,7 +161,7 @@ def test_relative_paths_are_resumed_where_they_begin(
         (["--out", "p.jsonl", "--batch-size", "0"], "Expected a batch size of at least 1, got 0."),
         (["--out", "p.jsonl", "--labels", "nams.txt"], "got 'nams.txt', and there is no such file."),
         (["--out", "p.jsonl", "--labels", "aquarium fish,aquarium_fish"], "Name every class once"),
-        (["--out", "p.jsonl", "--labels", "apple,blu fish"], "does not know 'blu fish'"),
+        (["--out", "p.jsonl", "--labels", "apple,blu fish"], "does not know the word 'blu'"),
         (["missing", "--out", "p.jsonl"], "There is no file or folder 'missing'"),
     ],
 )

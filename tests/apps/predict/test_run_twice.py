@@ -14,7 +14,7 @@ from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.results import PredictSummary
 from lmr.apps.predict.twice import predict_twice
 from lmr.images.files import list_images, open_image
-from predict_runs import LABELS, Crash, crash_at, draw_pictures, read_lines, turn_grey
+from predict_runs import LABELS, draw_pictures, read_lines, turn_grey
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
 COUNT = 20
@@ -98,18 +98,6 @@ def test_runs_that_are_killed_resume_in_either_pass(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "pictures", "whole.jsonl"]
 
 
-@pytest.mark.parametrize("killed", [2, 4])
-def test_a_run_that_replaces_an_output_is_resumed_too(
-    pictures: Path, tmp_path: Path, killed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    predict(pictures, tmp_path / "whole.jsonl")
-    (tmp_path / "out.jsonl").write_text("old\n")
-    with crash_at(run_module.PredictRun, "answer", killed, "before"), pytest.raises(Crash):
-        predict(pictures, tmp_path / "out.jsonl", overwrite=True)
-    predict(pictures, tmp_path / "out.jsonl", resume=True)
-    assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-
-
 def test_both_passes_and_the_comparison_encode_an_image_once(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,10 +127,3 @@ def test_both_passes_and_the_comparison_encode_an_image_once(
     predict(pictures, tmp_path / "out.jsonl", method="tda", resume=True)
     assert encoded
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-
-
-def test_both_passes_load_the_model_once(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded, load = list[object](), run_module.load_model
-    monkeypatch.setattr(run_module, "load_model", lambda *given: loaded.append(given) or load(*given))
-    assert predict(pictures, tmp_path / "out.jsonl").passes == 2
-    assert len(loaded) == 1

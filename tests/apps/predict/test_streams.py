@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,13 @@ from lmr.core.errors import LmrError
 from predict_runs import (
     LABELS,
     TEXT,
-    USUAL,
     Crash,
     crash_at,
     draw_pictures,
-    photograph,
-    posix,
     predict_images,
     read_lines,
     refuse,
-    run_here,
     same_state,
-    start,
-    wait_for_growth,
 )
 
 
@@ -123,23 +116,6 @@ def test_stream_names_become_names_of_files(cams: Path) -> None:
     assert len(ImageStream("n" * 300, ()).file_name) == 64
 
 
-@posix
-def test_killed_command_continues_and_ctrl_c_says_how(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["cams", "--labels", TEXT, "--batch-size", "1", "--stream-by", r"cams/(\w)"]
-    assert run_here(capsys, *words, "--out", "straight")[0] == 0
-    for out, sent, code in (("killed", signal.SIGKILL, -9), ("stopped", signal.SIGINT, 130)):
-        process = start("predict", *USUAL, *words, "--out", out, hold=4)
-        wait_for_growth(process, Path(f"{out}/a.jsonl"), 0)
-        process.send_signal(sent)
-        said = process.communicate()[1].decode()
-        assert process.returncode == code, said
-    assert "with --resume" in said
-    for out in ("killed", "stopped"):
-        assert run_here(capsys, *words, "--out", out, "--resume")[0] == 0
-        found = {name: content for name, content in read_outputs(out).items() if name[0] != "."}  # no locks
-        assert found == read_outputs("straight")
-
-
 def test_what_cannot_run_is_refused(cams: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["cams", "--labels", TEXT, "--stream-by", "folder"]
     Path("file").write_text("")
@@ -151,22 +127,6 @@ def test_what_cannot_run_is_refused(cams: Path, capsys: pytest.CaptureFixture[st
     ):
         refuse(capsys, cams, sentence, *words, *more)
     refuse(capsys, cams, "--ray is for streams", "cams", "--labels", TEXT, "--ray")
-
-
-def test_unfinished_run_is_resumed_only_with_the_same_options(cams: Path) -> None:
-    with crash_at(lmr.Method, "step", 4, "before"), pytest.raises(Crash):
-        label("o")
-    before = photograph(cams)
-    for change, sentence in (
-        ({"batch_size": 3}, "--batch-size 2, not 3"),
-        ({"method": "tent"}, "belongs to the method lmr"),
-        ({"labels": LABELS[:5]}, "other classes"),
-        ({"resume": False}, "exists; continue with --resume"),
-    ):
-        with pytest.raises(LmrError, match=sentence):
-            label("o", **{"resume": True} | change)  # type: ignore[arg-type]
-        assert photograph(cams) == before
-    assert label("o", overwrite=True, batch_size=3).earlier == 0
 
 
 # Which images belong to one stream, and how streams are shared out.

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from lmr.core.functional.losses import likelihood_ratio, symmetric_cross_entropy
+from lmr.core.functional.losses import likelihood_ratio
 
 
 def test_likelihood_ratio_has_no_gradient_through_a_certain_class() -> None:
@@ -19,12 +19,3 @@ def test_likelihood_ratio_has_no_gradient_through_a_certain_class() -> None:
     q = certain.softmax(1)[0, 1]
     (part,) = torch.autograd.grad(-q * (q / (1 - q) + 1e-5).log(), certain)
     torch.testing.assert_close(whole, part)  # of the other class alone
-
-
-def test_symmetric_cross_entropy_is_the_mean_of_both_and_learns_through_both() -> None:
-    one = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log().requires_grad_()
-    other = torch.tensor([0.6, 0.1, 0.3], dtype=torch.float64).log().requires_grad_()
-    loss = symmetric_cross_entropy(one, other)
-    pairs = [(0.5, 0.6), (0.3, 0.1), (0.2, 0.3)]
-    assert loss.item() == pytest.approx(-sum(p * math.log(q) + q * math.log(p) for p, q in pairs) / 2)
-    assert all(gradient.abs().max() > 0.01 for gradient in torch.autograd.grad(loss, [one, other]))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 import torch
 
@@ -15,14 +12,6 @@ from lmr.methods.rtpt import weigh_views
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return 4 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def test_marginal_entropy_is_that_of_the_mean_probabilities() -> None:
-    logits = draw(3, 7, 5)
-    shares = np.exp(logits.numpy())
-    mean = (shares / shares.sum(-1, keepdims=True)).mean(1)
-    expected = -(mean * np.log(mean)).sum(-1)
-    torch.testing.assert_close(marginal_entropy(logits), torch.from_numpy(expected), atol=1e-12, rtol=0)
 
 
 def test_marginal_entropy_of_certain_views_is_finite_with_its_gradient() -> None:
@@ -45,18 +34,6 @@ def test_confident_views_come_first_and_equal_ones_keep_their_order() -> None:
 )
 def test_share_is_rounded_down_to_one_at_least(views: int, share: float, kept: int) -> None:
     assert count_kept(views, share) == kept
-
-
-def test_weights_are_those_of_a_loop() -> None:
-    features = torch.nn.functional.normalize(draw(9, 6), dim=1)
-    for neighbours, temperature in ((3, 0.01), (20, 0.5)):
-        near = []
-        for k in range(9):
-            cosines = sorted((float(features[k] @ features[j]) for j in range(9) if j != k), reverse=True)[:neighbours]
-            near.append(sum(cosines) / len(cosines))
-        raised = [math.exp((value - max(near)) / temperature) for value in near]
-        expected = torch.tensor([value / sum(raised) for value in raised], dtype=torch.float64)
-        torch.testing.assert_close(weigh_views(features, neighbours, temperature), expected, atol=1e-12, rtol=0)
 
 
 def test_weights_do_not_depend_on_how_a_view_compares_with_itself() -> None:

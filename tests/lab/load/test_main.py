@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,19 +16,14 @@ from lmr.core.errors import LmrError
 pytestmark = pytest.mark.slow
 
 # What must be true on any machine, however slow: verdicts also judge times and memory.
-FAULTS: dict[str, dict[str, Any]] = {
-    "kill": {"wrong": [], "other_labels": 0, "state_gap": pytest.approx(0, abs=1e-3)},
-    "bad-input": {"wrong": []},
-}
-FIGURES = ("overload", "throughput")
+SURVIVED = {"wrong": [], "other_labels": 0, "state_gap": pytest.approx(0, abs=1e-3)}
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_survived(name: str, tmp_path: Path) -> None:
-    (result,) = run_load([name], LoadBench(tmp_path, short=True))
+def test_kills_are_survived(tmp_path: Path) -> None:
+    (result,) = run_load(["kill"], LoadBench(tmp_path, short=True))
     logs = "\n".join(path.read_text()[-2000:] for path in tmp_path.glob("*.log"))
-    assert {key: result.figures[key] for key in FAULTS[name]} == FAULTS[name], (result.found, logs)
-    assert result.figures.get("acknowledged", 1) > 0
+    assert {key: result.figures[key] for key in SURVIVED} == SURVIVED, (result.found, logs)
+    assert result.figures["acknowledged"] > 0
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
@@ -41,15 +35,13 @@ def test_a_replica_and_the_database_are_killed_and_nothing_is_lost_or_applied_tw
     assert (figures["kills"], figures["database_kills"], figures["listed_by_one"]) == (1, 1, 4)
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_measured(name: str, tmp_path: Path) -> None:
+def test_throughput_is_measured(tmp_path: Path) -> None:
     out = tmp_path / "load.jsonl"
-    (result,) = run_load([name], LoadBench(tmp_path, short=True), str(out))
+    (result,) = run_load(["throughput"], LoadBench(tmp_path, short=True), str(out))
     assert result.verdict in ("met", "missed")
     kept = json.loads(out.read_text())
     assert kept["found"] == result.found
-    assert set(kept["figures"]["codes"]) <= {"200", "429"}
-    assert "200" in kept["figures"]["codes"]
+    assert set(kept["figures"]["codes"]) == {"200"}
 
 
 def test_unknown_experiments_are_refused_before_anything_starts() -> None:
@@ -63,13 +55,13 @@ def test_misses_are_shown_and_are_a_complaint(
 ) -> None:
     def measure(bench: LoadBench) -> LoadResult:
         assert (bench.short, bench.seed, bench.kills) == (True, 3, 7)
-        return LoadResult("overload", "photo", "goodput", "0.5", verdict)
+        return LoadResult("kill", "photo", "no loss", "0.5", verdict)
 
-    monkeypatch.setitem(command.EXPERIMENTS, "overload", measure)
-    assert main(["overload", "--short", "--seed", "3", "--kills", "7"]) == code
+    monkeypatch.setitem(command.EXPERIMENTS, "kill", measure)
+    assert main(["kill", "--short", "--seed", "3", "--kills", "7"]) == code
     printed = capsys.readouterr()
-    assert f"| overload | photo | goodput | 0.5 | {verdict} |" in printed.out
-    assert ("Missed: overload." in printed.err) == bool(code)
+    assert f"| kill | photo | no loss | 0.5 | {verdict} |" in printed.out
+    assert ("Missed: kill." in printed.err) == bool(code)
 
 
 def test_the_help_names_every_experiment() -> None:

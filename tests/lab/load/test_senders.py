@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from closed_port import hold_closed_port
 from lab.load.inputs import draw_image
-from lab.load.senders import find_percentile, run_senders
+from lab.load.senders import run_senders
 from lmr.service.client.client import Client
 from lmr.service.engine.requests import ServiceAnswer
 from scripted_service import run_scripted_service
@@ -24,8 +22,6 @@ def test_every_thread_sends_and_codes_are_counted() -> None:
         stats, seconds = run_senders(service.url, 3, send, 60, most=4)
     assert stats.codes == {200: 10, 429: 1, 500: 1}
     assert stats.images == 20
-    assert len(stats.seconds) == len(stats.added) == 10
-    assert len(stats.problems) == 1
     assert 0 < seconds < 60
 
 
@@ -47,9 +43,3 @@ def test_a_fault_of_the_experiment_is_not_swallowed() -> None:
 
     with hold_closed_port() as place, pytest.raises(RuntimeError, match="fault of the experiment"):
         run_senders(f"http://{place}", 1, fail, 60)
-
-
-def test_percentiles() -> None:
-    assert find_percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert find_percentile([1.0], 0.99) == 1.0
-    assert math.isnan(find_percentile([], 0.5))

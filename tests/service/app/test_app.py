@@ -97,13 +97,3 @@ def test_labels_teach_unless_they_are_for_monitoring(client: httpx.Client) -> No
     assert again["estimated_accuracy"] == status["estimated_accuracy"]
     second = client.post("/v1/streams/labelled/images?mode=answer", content=FILES[0], headers=JPEG).json()
     assert second["answers"][0]["probability"] > first["probability"]
-
-
-def test_streams_survive_a_restart(tmp_path: Path) -> None:
-    with serve(tmp_path / "store") as client:
-        assert post(client, "cam", FILES[0], "frame-1").json()["seq"] == 1
-        kept = read_state(client, "cam")
-    with serve(tmp_path / "store") as client:
-        assert read_state(client, "cam") == kept
-        assert post(client, "cam", FILES[0], "frame-1").headers["Idempotency-Replayed"] == "true"
-        assert post(client, "cam", FILES[1]).json()["seq"] == 2

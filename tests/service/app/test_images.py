@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lab.load.inputs import make_jpeg
+from jpeg_maker import make_jpeg
 from lmr.service.app import images
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.images import ImageDecoder, ReadyImages, split_body
@@ -197,12 +197,6 @@ def test_only_so_many_requests_wait() -> None:
     assert isinstance(first, ReadyImages)
     assert isinstance(second, ReadyImages)
     assert isinstance(third, QueueFull)
-
-
-def test_images_after_the_deadline_are_not_decoded(decoder: ImageDecoder) -> None:
-    left = iter([1.0, 0.0])
-    with pytest.raises(DeadlinePassed):
-        asyncio.run(decoder.run(decoder.decode(FILES, lambda: next(left))))
 
 
 def test_costly_images_are_decoded_where_they_can_be_ended(

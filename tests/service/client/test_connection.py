@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import ssl
-from typing import Any
-
 import pytest
 
 from closed_port import hold_closed_port
 from lmr.core.errors import LmrError
-from lmr.service.client.connection import FIRST, LONGEST, Connection, RetryRule, read_retry_after
+from lmr.service.client.connection import FIRST, LONGEST, Connection, RetryRule
 from lmr.service.client.errors import ServiceError
 
 
@@ -45,32 +42,6 @@ def test_the_service_is_given_the_time_it_asks_for() -> None:
     assert 7.0 <= hours.slept[0] <= 7.0 + FIRST
     assert not rule.wait(1, 0.0, "busy", requested=100.0), "longer than the patience that is left"
     assert len(hours.slept) == 1
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [("3", 3.0), ("0", 0.0), (None, None), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("-1", None), ("inf", None)],
-)
-def test_retry_after_is_seconds(value: str | None, seconds: float | None) -> None:
-    assert read_retry_after(value) == seconds
-
-
-@pytest.mark.parametrize(
-    ("url", "reads"),
-    [("http://127.0.0.1:8080", False), ("https://127.0.0.1:8080", True), ("http://lmr.example", True)],
-)
-def test_certificates_are_read_where_a_server_or_a_proxy_may_show_one(
-    url: str, reads: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made, real = [], ssl.create_default_context
-
-    def create(*given: Any, **named: Any) -> ssl.SSLContext:
-        made.append(real(*given, **named))
-        return made[-1]
-
-    monkeypatch.setattr(ssl, "create_default_context", create)
-    Connection(url, None, 1.0, make_rule(Hours(), 0.0, 0.0)).close()
-    assert bool(made) == reads
 
 
 def test_messages_have_no_password_of_the_address() -> None:

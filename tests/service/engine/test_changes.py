@@ -6,7 +6,7 @@ import pytest
 
 from lmr.service.engine import changes
 from lmr.service.engine.changes import ChangeLog
-from lmr.service.engine.records import DELETED, StreamRecord
+from lmr.service.engine.records import StreamRecord
 from lmr.service.engine.status import ServiceEvent
 
 
@@ -17,33 +17,6 @@ def make_event(number: int) -> ServiceEvent:
 def publish(log: ChangeLog, stream: str, health: str = "ok", before: str = "") -> int:
     log.publish([], [(before, StreamRecord(stream, health=health, change=log.take_number()))])
     return log.last
-
-
-def test_only_the_last_record_of_a_stream_is_read() -> None:
-    log = ChangeLog(10, {})
-    first = publish(log, "a")
-    publish(log, "b")
-    publish(log, "a", "suspected", "ok")
-    log.publish([make_event(log.take_number())], [])
-    upto, events, records, lost = log.read(10, 10)
-    assert [(record.stream, record.health) for record in records] == [("b", "ok"), ("a", "suspected")]
-    assert [event.number for event in events] == [14]
-    assert (upto, lost) == (14, False)
-    assert [record.stream for record in log.read(first, 10)[2]] == ["b", "a"]
-    assert log.read(upto, 10) == (14, [], [], False)
-
-
-def test_phases_are_counted_of_the_streams_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = ChangeLog(0, {"ok": 1})
-    for stream, phase, health in (("a", "quiet", "ok"), ("b", "quiet", "ok"), ("a", "adapting", "ok")):
-        log.publish([], [("ok", StreamRecord(stream, health=health, change=log.take_number(), adapting=phase))])
-    publish(log, "c")  # of a method that always adapts
-    assert +log.by_phase == {"quiet": 1, "adapting": 1}
-    log.publish([], [("ok", StreamRecord("b", health=DELETED, change=log.take_number(), adapting="quiet"))])
-    assert +log.by_phase == {"adapting": 1}
-    monkeypatch.setattr(changes, "MOST_STREAMS", 1)
-    publish(log, "d")
-    assert +log.by_phase == {}
 
 
 def test_follower_who_reads_little_at_a_time_gets_all() -> None:

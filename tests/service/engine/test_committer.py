@@ -257,22 +257,3 @@ def test_key_of_a_deleted_stream_is_free_before_the_interval_is_over(tmp_path: P
     (answer,) = ask(engine, make_request("a", 1, key="k", digest="other"))
     assert (answer.seq, answer.replayed) == (1, False)
     engine.close()
-
-
-def test_threads_survive_a_full_disk(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", threads=True)
-    assert engine.submit(make_request("a", 0)).result(30).seq == 1
-    break_store(engine)
-    futures = [engine.submit(make_request(stream, 1)) for stream in "abab"]
-    for future in futures:
-        assert isinstance(future.exception(30), StoreFailed)
-    assert engine.read_overview().state == "degraded"
-    break_store(engine, False)
-    with engine._changed:
-        engine._committer._retry_at = 0.0
-        engine._changed.notify_all()
-        assert engine._changed.wait_for(lambda: not engine._committer.failure, 30)
-    answer = engine.submit(make_request("a", 1)).result(30)
-    assert answer.seq == 2
-    torch.testing.assert_close(read_logits(answer), run_alone("a", range(2))[1][1], atol=1e-6, rtol=0)
-    engine.close()

@@ -34,7 +34,6 @@ from engine_maker import (
     work_without_commit,
 )
 from lmr.core.errors import LmrError
-from lmr.service.engine.batch import BatchReport
 from lmr.service.engine.engine import Engine
 from lmr.service.engine.packing import describe_identity
 from lmr.service.engine.requests import (
@@ -97,18 +96,6 @@ def test_streams_come_and_go_through_the_store(tmp_path: Path) -> None:
     assert {stream: wait(again, again.read_state(stream)) for stream in STREAMS} == before
     assert ask(again, make_request(STREAMS[0], 5))[0].seq == 6
     again.close()
-
-
-def test_requests_of_a_stream_are_served_in_order_one_at_a_time() -> None:
-    engine = make_engine()
-    batches: list[BatchReport] = []
-    engine.listen(batches.append)
-    futures = [engine.submit(make_request("a", k)) for k in range(3)] + [engine.submit(make_request("b", 0))]
-    run(engine)
-    assert [future.result(0).seq for future in futures] == [1, 2, 3, 1]
-    assert [batch.streams for batch in batches] == [2, 1, 1]
-    for future, expected in zip(futures, run_alone("a", range(3))[1], strict=False):
-        close_enough(read_logits(future.result(0)), expected)
 
 
 @pytest.mark.parametrize("spec", ["bitta", "lmr"])
@@ -197,9 +184,9 @@ def test_retry_with_a_key_is_applied_once(tmp_path: Path) -> None:
         engine = make_engine(tmp_path / "s", keys_per_stream=2)
     ask(engine, *(make_request("a", k, key=f"k{k}", digest=f"d{k}") for k in (1, 2)))
     assert ask(engine, make_request("a", 0, key="k0", digest="d0"))[0].seq == 4  # it was forgotten
-    (answer,) = ask(engine, make_request("a", 5, key="look", digest="d", mode="answer"))
-    assert ask(engine, make_request("a", 5, key="look", digest="d", mode="answer"))[0].replayed
-    assert answer.seq == 4
+    for _ in range(2):  # a request that does not adapt may be answered again
+        (answer,) = ask(engine, make_request("a", 5, key="look", digest="d", mode="answer"))
+        assert (answer.seq, answer.replayed) == (4, False)
     engine.close()
 
 
@@ -235,19 +222,6 @@ def test_late_dropped_and_cancelled_requests_adapt_nothing() -> None:
     answered = engine.submit(make_request("c", 0, key="k"))
     assert wait(engine, answered).seq == 1
     assert not engine.drop(answered)
-
-
-def test_full_queue_is_known_before_images_are_decoded() -> None:
-    """But a retry of a request that was taken is let through, to be told so."""
-    engine = make_engine(queue_per_stream=1)
-    engine.check_room("a", None)
-    waiting = engine.submit(make_request("a", 0, 4, key="taken"))
-    for key in (None, "new"):
-        with pytest.raises(QueueFull):
-            engine.check_room("a", key)
-    engine.check_room("a", "taken")
-    assert wait(engine, waiting).seq == 1
-    engine.check_room("a", "new")
 
 
 def test_bad_images_are_refused_and_spoil_nothing() -> None:

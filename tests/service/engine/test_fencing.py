@@ -164,16 +164,6 @@ def test_streams_of_all_engines_are_counted(pair: tuple[Engine, Engine]) -> None
     assert one.read_overview().streams == 3
 
 
-def test_engine_without_threads_and_with_few_rows_shares_its_streams(open_shared: Callable[[], StateStore]) -> None:
-    """Streams that make room for others come back with a new epoch, and nothing is refused."""
-    engine = make_engine(shared=open_shared(), resident=2)
-    for k in range(3):
-        for stream in "abcd":
-            (answer,) = ask(engine, make_request(stream, k))
-            check_answer(answer, stream, k)
-    engine.close()
-
-
 def test_interval_loses_what_was_not_written_when_a_stream_moves(open_shared: Callable[[], StateStore]) -> None:
     """And what was written under an old claim is never mixed with what follows."""
     clock = Clock()

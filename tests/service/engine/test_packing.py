@@ -13,7 +13,7 @@ import lmr
 from engine_maker import CALM, make_images, make_method
 from lmr.core.errors import LmrError
 from lmr.core.labelled import PER_STEP
-from lmr.service.engine.packing import LABELS, Packer, Written, decompress, describe_identity
+from lmr.service.engine.packing import LABELS, Packer, Written, decompress
 from lmr.service.store.stored_types import StoredState
 
 
@@ -124,9 +124,3 @@ def test_damaged_state_is_refused_and_changes_nothing(fault: str) -> None:
     with pytest.raises(LmrError):
         packer.unpack(1, damaged)
     assert method.dump([1]) == before
-
-
-def test_identity_names_model_classes_and_method() -> None:
-    one, other = describe_identity(make_method("lmr")), describe_identity(make_method("tent"))
-    assert {key for key in one if one[key] != other[key]} == {"method"}
-    assert CALM.every == 3  # the watch is no part of it: its settings may change

@@ -109,22 +109,6 @@ def test_a_corrected_label_replaces_the_first(engine: Engine) -> None:
     assert all(torch.equal(value, other[key]) for key, value in read_own(engine, "a").items())
 
 
-def test_labels_survive_a_restart(tmp_path: Path) -> None:
-    engine = make_engine(tmp_path / "s", resident=2)
-    answer(engine, "a", 0)
-    teach(engine, "a", 1, [1, 1, None])
-    own, expected = read_own(engine, "a"), engine.find("a").status
-    assert engine._store.claim("a").state is not None
-    engine._store.close()  # as if it were killed
-    again = make_engine(tmp_path / "s", resident=2)
-    found = again.find("a").status
-    assert (found.taught, found.estimated_labels) == (expected.taught, expected.estimated_labels) == (2, 2)
-    assert found.estimated_interval == expected.estimated_interval
-    assert all(torch.equal(value, own[key]) for key, value in read_own(again, "a").items())
-    assert teach(again, "a", 1, [1, 1, 3]).taught == 3  # what it needs to label the third image is there too
-    again.close()
-
-
 def test_replicas_share_labels_and_an_old_copy_is_refused(tmp_path: Path) -> None:
     store = SharedSqliteStore(tmp_path / "s", describe_identity(make_method("zeroshot")))
     one, two = (make_engine(spec="zeroshot", shared=store) for _ in range(2))

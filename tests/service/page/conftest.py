@@ -8,7 +8,6 @@ import pytest
 
 CHROMIUM = "/usr/bin/chromium"
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-WEBCAM = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]  # a green picture with a clock
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +17,6 @@ def browser() -> Iterator[Any]:
     if not os.path.exists(CHROMIUM):
         pytest.skip(f"{CHROMIUM} is missing; install it with: apt-get install chromium")
     with sync_api.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS + WEBCAM)
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield made
         made.close()

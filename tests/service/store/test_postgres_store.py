@@ -15,7 +15,6 @@ from lmr.service.store import postgres_store
 from lmr.service.store.postgres_store import PostgresStore
 from lmr.service.store.stored_types import (
     KeptAnswer,
-    StoredEvent,
     StoredRecord,
     StoredState,
     StoreError,
@@ -45,7 +44,7 @@ def commit(store: PostgresStore, stream: str, text: str, key: str = "", events: 
     answers = [KeptAnswer(key, "d", text)] if key else []
     change = StreamChange(StoredRecord("ok", 1, text), StoredState(text.encode()), answers=answers)
     epochs = {stream: store.claim(stream).epoch}
-    assert store.commit(Transaction({stream: change}, [StoredEvent(stream, one) for one in events], epochs)) == {}
+    assert store.commit(Transaction({stream: change}, [(stream, one) for one in events], epochs)) == {}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.stored_types import (
     Claim,
     KeptAnswer,
-    StoredEvent,
     StoredRecord,
     StoredState,
     StoreError,
@@ -85,7 +84,7 @@ def list_texts(store: StateStore, after: str, limit: int) -> list[str]:
 def test_what_is_committed_is_read(store: StateStore) -> None:
     state = StoredState(b"tensors", "{}", {"waiting/0": b"image", "tally": b"u"})
     change = make_change("r1", state=state, steps={1: "n1"}, answers=[KeptAnswer("k", "d", "a")])
-    write(store, Transaction({"cam": change}, [StoredEvent("cam", "e5"), StoredEvent("", "e6")]))
+    write(store, Transaction({"cam": change}, [("cam", "e5"), ("", "e6")]))
     assert read_text(store, "cam") == "r1"
     assert read_state(store, "cam") == state
     assert store.read_steps("cam") == store.read_steps("cam", 1) == ["n1"]
@@ -106,9 +105,9 @@ def test_parts_are_replaced_kept_and_removed(store: StateStore) -> None:
 def test_fresh_change_deletes_all_that_was_there(store: StateStore) -> None:
     full = make_change(state=StoredState(b"1", "", {"a": b"a"}), steps={1: "n"}, answers=[KeptAnswer("k", "d", "a")])
     other = make_change("o", state=StoredState(b"9"))
-    events = [StoredEvent("cam", "old"), StoredEvent("other", "kept")]
+    events = [("cam", "old"), ("other", "kept")]
     write(store, Transaction({"cam": full, "other": other}, events))
-    write(store, Transaction({"cam": StreamChange(fresh=True)}, [StoredEvent("cam", "deleted")]))
+    write(store, Transaction({"cam": StreamChange(fresh=True)}, [("cam", "deleted")]))
     assert store.read_record("cam") is None
     assert (store.read_events("cam"), store.read_events("other")) == (["deleted"], ["kept"])
     assert list_texts(store, "", 10) == ["o"]
@@ -129,7 +128,7 @@ def test_bounds_hold(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None
     assert store.read_steps("cam") == [f"n{seq}" for seq in range(4, 24)]
     assert store.read_answer("cam", "k20") is None
     assert store.read_answer("cam", "k21") is not None
-    write(store, Transaction(events=[StoredEvent("", str(number)) for number in range(20 + 7)]))
+    write(store, Transaction(events=[("", str(number)) for number in range(20 + 7)]))
     found = store.read_events("", limit=50)
     assert (len(found), found[0]) == (20, "7")
 
@@ -172,7 +171,7 @@ def test_commit_of_an_old_epoch_is_refused_and_the_others_are_written(store: Sta
     for stream in "ab":
         store.claim(stream)
     store.claim("a")  # somebody else
-    events = [StoredEvent("a", "ea"), StoredEvent("b", "eb"), StoredEvent("", "e")]
+    events = [("a", "ea"), ("b", "eb"), ("", "e")]
     late = Transaction({"a": make_change("old"), "b": make_change("b1")}, events, {"a": 1, "b": 1})
     assert store.commit(late) == {"a": None}
     assert store.read_record("a") is None

@@ -16,7 +16,6 @@ from lmr.core.errors import LmrError
 from lmr.service.store.sqlite_store import SqliteStore
 from lmr.service.store.stored_types import (
     KeptAnswer,
-    StoredEvent,
     StoredRecord,
     StoredState,
     StoreError,
@@ -136,7 +135,7 @@ def test_damaged_state_is_noticed(store: SqliteStore, change: str) -> None:
 def test_damaged_texts_are_noticed_and_fail_no_other(store: SqliteStore, damage: str) -> None:
     values = {"steps": {1: "n1", 2: "n2"}, "answers": [KeptAnswer("k", "d", "a"), KeptAnswer("l", "d", "b")]}
     store.commit(Transaction({"bad": make_change("r1", health="watch", **values), "good": make_change("r2")}))
-    store.commit(Transaction(events=[StoredEvent("bad", "e5"), StoredEvent("bad", "e6")]))
+    store.commit(Transaction(events=[("bad", "e5"), ("bad", "e6")]))
     for table, column, where in (
         ("streams", "record", "name = 'bad'"),
         ("steps", "note", "seq = 1"),

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lmr.core.bases.norms import GradientMethod
+from lmr.core.bases.norms import NormMethod
 from lmr.core.card import Tower
 from lmr.core.errors import LmrError
-from lmr.core.optim import OptimizerName
+from lmr.core.optim import Optimizer, OptimizerName
 from lmr.core.prediction import AdaptedParameters, State
 from lmr.core.streams import Streams
 from lmr.core.text import differentiate_towers
@@ -22,11 +22,10 @@ T = TypeVar("T")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class BimodalMethod(GradientMethod):
-    """A GradientMethod whose norms are those of the image tower and of the text tower.
+class BimodalMethod(NormMethod):
+    """A NormMethod whose norms are those of the image tower and of the text tower.
 
-    All class prompts are encoded again at every batch. Subclasses define ``batch_loss``, or write ``adapt`` with
-    ``_differentiate``.
+    All class prompts are encoded again at every batch. Subclasses write ``adapt`` with ``_differentiate``.
 
     Examples:
         >>> import lmr, torch
@@ -47,6 +46,7 @@ class BimodalMethod(GradientMethod):
     towers = (Tower.IMAGE, Tower.TEXT)
     single_stream_reason = "every stream would need all class prompts encoded with its own text norms at every batch"
 
+    lr: float = 1e-3  # learning rate
     optimizer: OptimizerName = "adamw"  # adam, adamw, or sgd with Nesterov momentum 0.9
     weight_decay: float = 0.01  # weight decay of the optimiser
     chunk: int = 128  # prompts encoded with gradient at once; bounds the memory, does not change results
@@ -59,9 +59,11 @@ class BimodalMethod(GradientMethod):
                 "only prototypes; create it with backbone.classifier(names, templates=[one template]), or give "
                 "ZeroShot a text=TextSide(...)."
             )
+        self._require_not_negative("lr", "weight_decay")
         self._require_count("chunk", most=10**9)
         self.text = self.classifier.text
         super().prepare()
+        self.optim = Optimizer(self.optimizer, self.lr, self.weight_decay)
 
     def _find_module(self) -> nn.Module:
         return nn.ModuleList([self.classifier.encoder, self.text.tower])

@@ -49,7 +49,9 @@ class NormMethod(Method):
         return self.bank.size
 
     def begin(self) -> Mapping[str, Tensor | int]:
-        """Return the tower's own norms, and the moments of the optimiser before its first step."""
+        """Return the tower's own norms, and the moments of the optimiser before its first step, if they are kept."""
+        if self.memory_span == "batch":
+            return {}
         norms = self.bank.start.unsqueeze(0)
         return {key: value[0] for key, value in ({"norms": norms} | self.optim.begin(norms)).items()}
 
@@ -62,6 +64,8 @@ class NormMethod(Method):
 
     def answer(self, images: Tensor, state: State, streams: Streams) -> Tensor:
         """Return logits with the adapted norms and the frozen prototypes."""
+        if self.memory_span == "batch":
+            return super().answer(images, state, streams)
         return self.tower.logits(images, state["norms"], streams)
 
     def describe(self, state: State) -> Mapping[str, Tensor]:
@@ -78,6 +82,26 @@ class NormMethod(Method):
     def _name_norms(self, row: Tensor) -> dict[Tower, dict[str, Tensor]]:
         """Return a copy of a row [P] of norms as parameters of the tower, by their names."""
         return {Tower.IMAGE: self.bank.name_parameters(row.clone())}
+
+    def _differentiate_streams(
+        self, images: Tensor, norms: Tensor, streams: Streams, loss: Callable[[Tensor, int], Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gradients [A, P], losses [A] and logits [B, C] of a loss of whole streams.
+
+        ``loss`` maps the logits [n, C] of a stream's images, and its position among the active ones, to one number.
+        """
+
+        def compute(features: Tensor, k: int) -> Tensor:
+            value = loss(self.classifier.logits(self.classifier.cosines(features)), k)
+            if value.shape != ():
+                raise LmrError(
+                    f"Expected one number from 'batch_loss' of {self.name}, got shape {list(value.shape)}; reduce it, "
+                    "or define 'loss' for a loss of each sample."
+                )
+            return value
+
+        gradient, losses, features = self.tower.differentiate(images, norms, streams, compute)
+        return gradient, losses, self.classifier.logits(self.classifier.cosines(features))
 
     def _run_steps(
         self,
@@ -97,6 +121,15 @@ class NormMethod(Method):
             gradient, losses, _ = self.tower.differentiate(images, norms, streams, loss)
             norms, moments = self.optim.step(norms, gradient, moments)
         return (norms, moments), losses
+
+    def _answer_learnt(self, images: Tensor, streams: Streams, learnt: tuple[Tensor, Tensor], prompts: Tensor) -> Step:
+        """Answer a batch by prompts [C, D] with the norms [A, P] that were learnt on it; also the last losses [A]."""
+        norms, losses = learnt
+        with torch.no_grad():
+            features = self.tower.features(images, norms, streams)
+            logits = self.classifier.logits(self.classifier.cosines(features, prompts))
+        info = {"loss": losses, "stepped": streams.sizes > 0, "drift": self.tower.drift(norms)}
+        return Step(logits, {"norms": norms}, info)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -158,26 +191,6 @@ class GradientMethod(NormMethod):
             )
             gradient, loss = sums / streams.sizes.unsqueeze(1), streams.mean(losses)
         return Step(logits, self.optim.descend(state, gradient), {"loss": loss, "stepped": streams.sizes > 0})
-
-    def _differentiate_streams(
-        self, images: Tensor, norms: Tensor, streams: Streams, loss: Callable[[Tensor, int], Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients [A, P], losses [A] and logits [B, C] of a loss of whole streams.
-
-        ``loss`` maps the logits [n, C] of a stream's images, and its position among the active ones, to one number.
-        """
-
-        def compute(features: Tensor, k: int) -> Tensor:
-            value = loss(self.classifier.logits(self.classifier.cosines(features)), k)
-            if value.shape != ():
-                raise LmrError(
-                    f"Expected one number from 'batch_loss' of {self.name}, got shape {list(value.shape)}; reduce it, "
-                    "or define 'loss' for a loss of each sample."
-                )
-            return value
-
-        gradient, losses, features = self.tower.differentiate(images, norms, streams, compute)
-        return gradient, losses, self.classifier.logits(self.classifier.cosines(features))
 
     def _compute_losses(self, logits: Tensor) -> Tensor:
         """Return the loss [n] of each sample, computed as if it was alone, so that no loss can see other samples."""

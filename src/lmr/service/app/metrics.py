@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.gc_collector import GCCollector
-from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -50,8 +48,6 @@ class ServiceMetrics(Collector):
         self._read_overview, self._list_estimated = read_overview, list_estimated
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
-        GCCollector(registry=self.registry)
 
     def add_request(self, route: str, code: int, seconds: float) -> None:
         """Count a request that was answered."""

@@ -58,7 +58,7 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        description="Makes a retry safe: a request with the key and the images of one that was answered gets that "
+        description="Makes a retry safe: a request with the key and the images of one that has adapted gets that "
         "answer again, and nothing adapts twice.",
     ),
     AfterValidator(_check_key),

@@ -1,27 +1,17 @@
-"""``lmr camera``: send the frames of a source to a stream of the service, in order and each applied once.
-
-That holds over restarts too. A small position file is written before and after every request: a run that is resumed
-sends a pending request again under its key, and the service applies it once.
-"""
+"""``lmr camera``: send the frames of a source to a stream of the service, in order and each applied once."""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import io
 import json
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from lmr.core.errors import LmrError
-from lmr.core.files import hold_lock, write_atomically
 from lmr.service.client.client import Client
 from lmr.service.client.errors import ServiceError
 from lmr.service.client.sources import CameraFrame, CameraSource, Report, open_source
@@ -37,58 +27,6 @@ REFUSED_IMAGES = (413, 415, 422)  # the service will never take these images; ot
 LINGER_SECONDS = 1.0  # an incomplete batch is sent when no frame came for this long
 PROGRESS_SECONDS = 10.0  # between two lines of progress
 JPEG_QUALITY = 95
-
-
-@dataclass(frozen=True)
-class CameraPosition:
-    """The ``last`` frame that was answered, and the ``pending`` ones: sent, but not known to be answered.
-
-    ``run`` is part of every key: a new run of the same source has other keys.
-    """
-
-    source: str
-    stream: str
-    run: str = field(default_factory=lambda: uuid.uuid4().hex)
-    last: str | None = None
-    pending: tuple[str, ...] = ()
-    frames: int = 0  # answered so far
-
-    def announce(self, frames: Sequence[str]) -> CameraPosition:
-        """Return the position before a request with these frames."""
-        return dataclasses.replace(self, pending=tuple(frames))
-
-    def finish(self, answered: int) -> CameraPosition:
-        """Return the position after the request with the pending frames."""
-        return dataclasses.replace(self, last=self.pending[-1], pending=(), frames=self.frames + answered)
-
-    @property
-    def key(self) -> str:
-        """The key of the pending request."""
-        return hashlib.sha256(json.dumps([self.run, self.stream, *self.pending]).encode()).hexdigest()[:40]
-
-
-def read_position(path: Path, source: str, stream: str) -> CameraPosition:
-    """Return the position in a file, or the start if there is none; LmrError if it is of another source or stream."""
-    if not path.exists():
-        return CameraPosition(source, stream)
-    try:
-        content = json.loads(path.read_text("utf-8"))
-        found = CameraPosition(**{**content, "pending": tuple(content["pending"])})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LmrError(
-            f"Cannot read the position in {str(path)!r} ({error}); give another file, or delete it."
-        ) from error
-    if (found.source, found.stream) != (source, stream):
-        raise LmrError(
-            f"The position in {str(path)!r} is that of {found.source!r} as stream {found.stream!r}, not of {source!r} "
-            f"as {stream!r}; give another file, or delete it."
-        )
-    return found
-
-
-def write_position(path: Path, position: CameraPosition) -> None:
-    """Write the position so that a kill leaves the old one or the new one."""
-    write_atomically(path, (json.dumps(dataclasses.asdict(position)) + "\n").encode())
 
 
 @dataclass
@@ -123,7 +61,7 @@ def run_camera(
 ) -> FeedSummary:
     """Send the frames of a source to a stream of the service at ``url``; see ``lmr camera --help``.
 
-    An interrupt passes through as KeyboardInterrupt with a sentence that says how to continue.
+    An interrupt passes through as KeyboardInterrupt with a sentence that says what was sent.
     """
     options = options or CameraOptions()
     frames = open_source(source, options.every, options.fps, options.idle, report)
@@ -145,8 +83,7 @@ def run_camera(
         try:
             return feed.run(progress=show_progress)
         except KeyboardInterrupt:
-            how = "Give the same command to continue." if options.position else "Without --position it starts again."
-            raise KeyboardInterrupt(f"Interrupted after {feed.summary}. {how}") from None
+            raise KeyboardInterrupt(f"Interrupted after {feed.summary}.") from None
 
 
 @dataclass
@@ -166,38 +103,17 @@ class CameraFeed:
     def run(
         self, is_stopped: Callable[[], bool] = lambda: False, progress: Callable[[FeedSummary], object] = lambda s: None
     ) -> FeedSummary:
-        """Send frames until the source ends; safe to interrupt at any moment."""
-        with ExitStack() as stack:
-            position = CameraPosition(self.source.name, self.stream)
-            if self.options.position is not None:
-                path = self.options.position
-                locked = f"Another process uses the position file {path!r}; give this camera another one."
-                stack.enter_context(hold_lock(f"{path}.lock", locked))
-                position = read_position(Path(path), self.source.name, self.stream)
-            if position.pending and not self.source.replays:
-                position = position.finish(0)  # these frames are gone
-            for frames in self._group(position, is_stopped):
-                position = self._send(position, frames)
-                progress(self.summary)
+        """Send frames until the source ends."""
+        for frames in self._group(is_stopped):
+            self._send(frames)
+            progress(self.summary)
         return self.summary
 
-    def _group(self, position: CameraPosition, is_stopped: Callable[[], bool]) -> Iterator[list[CameraFrame]]:
-        """Yield the frames of each request. The first is the one that was pending, with exactly its frames."""
-        frames = self._pace(self.source.read(position.last, is_stopped))
-        if position.pending:
-            again = list(_take_pending(frames, position.pending))
-            found = [frame for frame in again if frame.name in position.pending]
-            if [frame.name for frame in found] == list(position.pending):
-                yield found
-            else:
-                self.report(
-                    f"The frames {position.pending[0]} to {position.pending[-1]} were sent before the interruption, "
-                    "and some of them are missing now, so they are not sent again; the service may have used them."
-                )
-            frames = chain((frame for frame in again if frame not in found), frames)
+    def _group(self, is_stopped: Callable[[], bool]) -> Iterator[list[CameraFrame]]:
+        """Yield the frames of each request."""
         batch: list[CameraFrame] = []
         since = self.clock()
-        for frame in frames:
+        for frame in self._pace(self.source.read(is_stopped)):
             if frame is not None:
                 batch.append(frame)
                 since = self.clock()
@@ -209,7 +125,7 @@ class CameraFeed:
 
     def _pace(self, frames: Iterator[CameraFrame | None]) -> Iterator[CameraFrame | None]:
         """Yield at most ``fps`` frames per second; a live source drops frames instead."""
-        gap = 1.0 / self.options.fps if self.options.fps is not None and self.source.replays else 0.0
+        gap = 1.0 / self.options.fps if self.options.fps is not None and not self.source.live else 0.0
         due = self.clock()
         for frame in frames:
             if frame is not None and gap:
@@ -217,33 +133,21 @@ class CameraFeed:
                 due = max(due, self.clock() - gap) + gap
             yield frame
 
-    def _send(self, position: CameraPosition, frames: Sequence[CameraFrame]) -> CameraPosition:
-        position = position.announce([frame.name for frame in frames])
-        self._keep(position)
-        lossless = self.options.lossless  # the client sends pixels as PNG
-        images = [one.image if lossless or isinstance(one.image, Path) else _encode(one.image) for one in frames]
-        answered = len(frames)
+    def _send(self, frames: Sequence[CameraFrame]) -> None:
+        images = [one.image if isinstance(one.image, Path) else _encode(one.image) for one in frames]
         try:
-            answer = self.client.step(self.stream, images, key=position.key)
+            answer = self.client.step(self.stream, images)
         except ServiceError as error:
-            if error.status not in REFUSED_IMAGES or error.code == "key_reused":
+            if error.status not in REFUSED_IMAGES:
                 raise
             self.report(f"{error} (frames {frames[0].name} to {frames[-1].name})")
-            answered = 0
             self.summary.refused += len(frames)
         else:
             self._write(frames, answer)
-            self.summary.frames += answered
+            self.summary.frames += len(frames)
             self.summary.requests += 1
             self.summary.repeated += answer.replayed
             self.summary.last = answer
-        position = position.finish(answered)
-        self._keep(position)
-        return position
-
-    def _keep(self, position: CameraPosition) -> None:
-        if self.options.position is not None:
-            write_position(Path(self.options.position), position)
 
     def _write(self, frames: Sequence[CameraFrame], answer: ServiceAnswer) -> None:
         if self.out is None:
@@ -254,19 +158,9 @@ class CameraFeed:
 
 
 def _encode(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode pixels as JPEG, always as the same bytes, so that a request can be sent again after a restart."""
+    """Return pixels as the content of a JPEG file."""
     from PIL import Image
 
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "JPEG", quality=JPEG_QUALITY, subsampling=0)
     return file.getvalue()
-
-
-def _take_pending(frames: Iterator[CameraFrame | None], pending: Sequence[str]) -> Iterator[CameraFrame]:
-    """Yield frames up to the last pending one, or until the source has none for now."""
-    for frame in frames:
-        if frame is None:
-            return
-        yield frame
-        if frame.name == pending[-1]:
-            return

@@ -83,20 +83,14 @@ class Client:
 
         An image is a PIL image, a path, the bytes of a file or a uint8 array [h, w, 3]. ``mode="answer"`` does not
         adapt. ``compare`` asks for the frozen model's answers, too, at the cost of one more forward. The request with
-        the same ``key`` and images as an earlier one of the stream gets the earlier answer.
+        the same ``key`` and images as an earlier one that adapted gets the earlier answer.
         """
         parts = [read_image(image) for image in _list_images(images)]
         if not parts:
             raise LmrError("Expected at least one image, got an empty list.")
         kind, content = pack_images(parts)
-        return self.send_body(stream, kind, content, key, top=top, mode=mode, compare=compare)
-
-    def send_body(self, stream: str, kind: str, content: bytes, key: str | None = None, **params: Any) -> ServiceAnswer:
-        """Do the same as ``step`` with a body that is ready: its content type, such as image/jpeg, and its bytes.
-
-        ``params`` are those of the query, ``top``, ``mode`` and ``compare``.
-        """
         headers = {"Content-Type": kind, "Idempotency-Key": uuid.uuid4().hex if key is None else key}
+        params = {"top": top, "mode": mode, "compare": compare}
         response = self._send("POST", stream, "/images", headers=headers, params=params, content=content)
         answer = self._connection.parse(response, ServiceAnswer)
         return replace(answer, replayed=REPLAYED in response.headers)

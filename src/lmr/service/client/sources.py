@@ -40,11 +40,11 @@ class CameraFrame:
 class CameraSource(Protocol):
     """The interface of a source."""
 
-    name: str  # for messages and the position file; no passwords
-    replays: bool  # True if frames can be read again, after a restart
+    name: str  # for messages; no passwords
+    live: bool  # True if frames do not wait until they are read
 
-    def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
-        """Yield the frames after the one with this name."""
+    def read(self, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
+        """Yield the frames."""
         ...
 
 
@@ -78,17 +78,16 @@ def name_stream(source: str) -> str:
 class VideoSource:
     """A video file; its frames are named by their numbers."""
 
-    replays = True
+    live = False
 
     def __init__(self, path: Path, every: int, report: Report) -> None:
         self.name, self._path, self._every, self._report = os.path.abspath(path), path, every, report
 
-    def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
-        """Yield the frames after a number; one that cannot be decoded is skipped, and a damaged end is reported."""
-        first = 0 if after is None else int(after) + 1
-        found = after is not None
+    def read(self, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
+        """Yield the frames; one that cannot be decoded is skipped, and a damaged end is reported."""
+        found = False
         try:
-            for frame in read_frames(self._path, self._every, lambda number: number >= first, is_stopped):
+            for frame in read_frames(self._path, self._every, is_stopped=is_stopped):
                 if frame.pixels is None:
                     self._report(f"Frame {frame.number} cannot be decoded and is skipped.")
                 else:
@@ -107,23 +106,18 @@ class FolderSource:
     appears with a name before the last one sent is skipped. Ends after ``idle`` seconds without a new file, or never.
     """
 
-    replays = True
+    live = False
 
     def __init__(self, path: Path, every: int, idle: float | None, report: Report) -> None:
         self.name, self._path, self._every, self._idle, self._report = os.path.abspath(path), path, every, idle, report
 
-    def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
+    def read(self, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
         """Yield frames as they appear."""
-        known: set[str] | None = None  # names that were passed, or that were there before the start
-        number, changed = 0 if after is None else 1, time.monotonic()
+        after: str | None = None  # the last one that was passed
+        number, changed = 0, time.monotonic()
         while not is_stopped():
             names = self._list()
             fresh = names if after is None else [name for name in names if _order(name) > _order(after)]
-            passed = set(names) - set(fresh)
-            if known is not None:
-                for name in sorted(passed - known, key=_order):
-                    self._report(f"{name!r} came after {after!r} was sent, whose name is later; it is skipped.")
-            known = passed
             for name in fresh:
                 state = self._examine(name)
                 if state == "growing":
@@ -133,7 +127,6 @@ class FolderSource:
                 if is_stopped():
                     return
                 after, changed = name, time.monotonic()
-                known.add(name)
                 number += 1
             else:
                 if self._idle is not None and time.monotonic() - changed >= self._idle:
@@ -172,7 +165,7 @@ class LiveSource:
     ``fps`` is the most frames that are taken per second.
     """
 
-    replays = False
+    live = True
 
     def __init__(self, address: str, every: int, fps: float | None, report: Report) -> None:
         self.name, self._address, self._every, self._report = hide_password(address), address, every, report
@@ -180,7 +173,7 @@ class LiveSource:
         self._frames: deque[CameraFrame] = deque(maxlen=WAITING_FRAMES)
         self._arrived = threading.Event()
 
-    def read(self, after: str | None, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
+    def read(self, is_stopped: Callable[[], bool]) -> Iterator[CameraFrame | None]:
         """Yield frames as they come; reconnect when the connection ends. The first connection must succeed."""
         ended = threading.Event()
         problems: list[Exception] = []
@@ -188,7 +181,7 @@ class LiveSource:
         def is_over() -> bool:
             return ended.is_set() or is_stopped()
 
-        reader = threading.Thread(target=self._receive, args=(after, is_over, problems), daemon=True)
+        reader = threading.Thread(target=self._receive, args=(is_over, problems), daemon=True)
         reader.start()
         try:
             while not is_stopped():
@@ -204,8 +197,8 @@ class LiveSource:
             ended.set()
             reader.join(timeout=1.0)
 
-    def _receive(self, after: str | None, is_over: Callable[[], bool], problems: list[Exception]) -> None:
-        number, due, connected = -1 if after is None else int(after), 0.0, False
+    def _receive(self, is_over: Callable[[], bool], problems: list[Exception]) -> None:
+        number, due, connected = -1, 0.0, False
         while not is_over():
             try:
                 for frame in read_live(self._address, is_over):

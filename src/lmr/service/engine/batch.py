@@ -112,7 +112,7 @@ class Batch:
         number = self.take_number()
         event = ServiceEvent(number, self.time, stream, kind, *health, message, signals)
         self.events.append(event)
-        self.transaction.events.append(event.store())
+        self.transaction.events.append((stream, event.to_json()))
 
     def report(self, commit_seconds: float | None) -> BatchReport:
         """Return the measurements."""

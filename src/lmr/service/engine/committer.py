@@ -103,7 +103,7 @@ class Committer:
                 self._log.publish(batch.events, batch.records)
                 for job in others:
                     if isinstance(job.result, StepAnswer):
-                        self._delivery.keys.note_answer(job.task, job.result)
+                        self._delivery.note_answer(job.task, job.result)
             elif batch.transaction:
                 self._commits.append((batch.transaction, batch))
             self._changed.notify_all()
@@ -264,7 +264,7 @@ class Committer:
         with self._changed:
             self.failure, self._failed_bytes = "", 0
             event = self._publish_event("degraded", "ready", "The store can be written again; requests adapt.")
-            self._commits.append((Transaction(events=[event.store()]), None))
+            self._commits.append((Transaction(events=[("", event.to_json())]), None))
             self._changed.notify_all()
 
     def _publish_event(self, before: str, after: str, message: str) -> ServiceEvent:
@@ -276,7 +276,7 @@ class Committer:
         """Release the keys of a transaction: their answers are in the store, or lost."""
         for stream, change in transaction.streams.items():
             for kept in change.answers:
-                self._delivery.keys.release(stream, kept.key)
+                self._delivery.release(stream, kept.key)
 
     def _refuse(self, batch: Batch) -> None:
         message = f"{self.failure} This request was not applied; its stream is unchanged."

@@ -18,44 +18,6 @@ from lmr.service.store.stored_types import KeptAnswer
 T = TypeVar("T")
 
 
-class KeyTable:
-    """The idempotency keys of requests that are being served, or whose answers are not committed yet.
-
-    The store knows the others. The owner of the table guards it against concurrent use.
-    """
-
-    def __init__(self) -> None:
-        self._taken: dict[tuple[str, str], tuple[str, StepAnswer | None]] = {}
-
-    def take(self, request: StepRequest) -> StepAnswer | None:
-        """Reserve the key of a request, or return its answer that is not committed yet; KeyInFlight or KeyReused."""
-        if request.key is None:
-            return None
-        place = request.stream, request.key
-        if place not in self._taken:
-            self._taken[place] = request.digest, None
-            return None
-        digest, answer = self._taken[place]
-        _check_digest(request, digest)
-        if answer is None:
-            raise KeyInFlight(f"A request with the key {request.key!r} is being served; wait for its answer.")
-        return replace(answer, replayed=True)
-
-    def __contains__(self, place: tuple[str, str]) -> bool:
-        """Return True for the stream and the key of such a request."""
-        return place in self._taken
-
-    def note_answer(self, request: StepRequest, answer: StepAnswer) -> None:
-        """Remember an answer that is sent before it is committed."""
-        if request.key is not None:
-            self._taken[request.stream, request.key] = request.digest, answer
-
-    def release(self, stream: str, key: str | None) -> None:
-        """Forget a key: its answer is in the store, or there is none."""
-        if key is not None:
-            self._taken.pop((stream, key), None)
-
-
 def replay(request: StepRequest, kept: KeptAnswer) -> StepAnswer:
     """Return the stored answer to a request; KeyReused if it belongs to another body, StreamDamaged if it is damaged.
 
@@ -77,21 +39,48 @@ def _check_digest(request: StepRequest, digest: str) -> None:
 
 
 class Delivery:
-    """The queued jobs by their futures, and the keys in use; the lock ``changed`` guards them."""
+    """The queued jobs by their futures, and the idempotency keys in use; the lock ``changed`` guards them.
+
+    A key is in use while its request is served, and until its answer is committed. The store knows the others.
+    """
 
     def __init__(self, changed: threading.Condition, describe: Callable[[StreamRecord], StreamStatus]) -> None:
         self.waiting: dict[Future[Any], Job] = {}
-        self.keys = KeyTable()
+        self.keys: dict[tuple[str, str], tuple[str, StepAnswer | None]] = {}  # stream and key -> digest and answer
         self.listeners: list[Callable[[BatchReport], None]] = []
         self.result_listeners: list[Callable[[StepAnswer | StreamStatus], None]] = []
         self._changed, self._describe = changed, describe
+
+    def take_key(self, request: StepRequest) -> StepAnswer | None:
+        """Reserve the key of a request, or return its answer that is not committed yet; KeyInFlight or KeyReused."""
+        if request.key is None:
+            return None
+        place = request.stream, request.key
+        if place not in self.keys:
+            self.keys[place] = request.digest, None
+            return None
+        digest, answer = self.keys[place]
+        _check_digest(request, digest)
+        if answer is None:
+            raise KeyInFlight(f"A request with the key {request.key!r} is being served; wait for its answer.")
+        return replace(answer, replayed=True)
+
+    def note_answer(self, request: StepRequest, answer: StepAnswer) -> None:
+        """Remember an answer that is sent before it is committed."""
+        if request.key is not None:
+            self.keys[request.stream, request.key] = request.digest, answer
+
+    def release(self, stream: str, key: str | None) -> None:
+        """Forget a key: its answer is in the store, or there is none."""
+        if key is not None:
+            self.keys.pop((stream, key), None)
 
     def forget(self, job: Job) -> None:
         """Forget a job that has left the queue, and release its key."""
         with self._changed:
             self.waiting.pop(job.future, None)
             if isinstance(job.task, StepRequest):
-                self.keys.release(job.stream, job.task.key)
+                self.release(job.stream, job.task.key)
 
     def begin(self, jobs: Sequence[Job]) -> list[Job]:
         """Return the jobs of a new batch that were not cancelled; from now on they cannot be."""

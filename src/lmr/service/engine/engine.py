@@ -118,7 +118,7 @@ class Engine:
             self._check_request(request)
             with self._changed:
                 self._check_ready()
-                answer = self._delivery.keys.take(request)
+                answer = self._delivery.take_key(request)
             if answer is None:
                 answer = self._find_answer_or_queue(request, future)
             if answer is not None:
@@ -347,7 +347,7 @@ class Engine:
         finally:
             if not queued:
                 with self._changed:
-                    self._delivery.keys.release(request.stream, request.key)
+                    self._delivery.release(request.stream, request.key)
 
     def _check_ready(self) -> None:
         if self._phase != "ready":

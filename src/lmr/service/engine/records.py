@@ -8,7 +8,7 @@ from typing import Any
 
 from lmr.core.answer import Answer
 from lmr.service.engine.camera import CameraHealth
-from lmr.service.engine.status import UNWATCHED, StreamStatus
+from lmr.service.engine.status import StreamFacts, StreamStatus
 from lmr.service.json_text import JsonText
 from lmr.service.store.stored_types import StoredRecord
 
@@ -44,39 +44,20 @@ class RunningShare:
 
 
 @dataclass(frozen=True)
-class StreamRecord(JsonText):
-    """One stream. ``seq`` counts its adapting requests, ``images`` the images in them."""
+class StreamRecord(StreamFacts, JsonText):
+    """One stream, as it is stored beside its state."""
 
-    stream: str
-    seq: int = 0
-    images: int = 0
-    health: str = UNWATCHED
-    adapts: bool = True
     signals: dict[str, Any] = field(default_factory=dict)
     predicted: tuple[tuple[str | None, int], ...] = ()  # class and count, most frequent first; the rest as None
     snapshots: tuple[int, ...] = ()
-    labelled: int = 0
     right: RunningShare = field(default_factory=RunningShare)
     compared_right: RunningShare = field(default_factory=RunningShare)  # on images that the frozen model classified
     frozen_right: RunningShare = field(default_factory=RunningShare)  # of the frozen model, on the same images
-    updated: float = 0.0
-    change: int = 0
-    adapting: str | None = None  # the phase of the method, for one that does not always adapt
     differs: RunningShare = field(default_factory=RunningShare)  # answers that differ from the frozen model's
     sure: RunningShare = field(default_factory=RunningShare)  # the probabilities of answers
-    label: str | None = None  # of an image of the last request: the last that was compared, or the last one
-    probability: float | None = None
-    frozen_label: str | None = None  # of the same image; None if it was not compared
-    known: float | None = None  # of the same image: the score that it belongs to one of the classes
-    taught: int = 0  # labels that the stream has learnt
-    estimated_accuracy: float | None = None  # that the labels of the present domain show
-    estimated_interval: tuple[float, float] | None = None
-    estimated_labels: int = 0
-    outdated: float | None = None  # Unix time since which no label is of the present domain
     seen: int = 0  # images since the state began to remember them for labels
     forgot: int = 0  # images up to this request cannot teach: the state is another one since
     picture: CameraHealth = field(default_factory=CameraHealth)
-    best_accuracy: float | None = None  # the highest running accuracy
 
     def store(self) -> StoredRecord:
         """Return the record in its stored form."""
@@ -97,15 +78,18 @@ class StreamRecord(JsonText):
 
     def describe(self, resident: bool, waiting: int) -> StreamStatus:
         """Return the status of the stream."""
-        same: dict[str, Any] = {name: getattr(self, name) for name in _OF_STATUS} | self.measure_shares()
-        same |= {
-            "camera": str(self.picture.state),
-            "camera_since": self.picture.since or None,
-            "sureness": self.sure.value,
-        }
-        return StreamStatus(**same, resident=resident, waiting=waiting)
+        same: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(StreamFacts)}
+        return StreamStatus(
+            **same,
+            **self.measure_shares(),
+            sureness=self.sure.value,
+            camera=str(self.picture.state),
+            camera_since=self.picture.since or None,
+            resident=resident,
+            waiting=waiting,
+        )
 
-    def measure_shares(self) -> dict[str, float | None]:
+    def measure_shares(self) -> dict[str, Any]:
         """Return running accuracies and the share of changed answers under their names in ``StreamStatus``."""
         return {
             "accuracy": self.right.value,
@@ -121,17 +105,14 @@ class StreamRecord(JsonText):
         return [(name, count / total) for name, count in self.predicted if count and name is not None]
 
 
-_OF_STATUS = [item.name for item in fields(StreamStatus) if item.name in StreamRecord.__dataclass_fields__]
-
-
-def describe_estimate(found: StreamStatus | StreamRecord) -> dict[str, Any]:
+def describe_estimate(found: StreamFacts) -> dict[str, Any]:
     """Return the estimated accuracy of a stream with labels, for its answers; nothing without labels."""
     if not found.taught:
         return {}
     return {name: getattr(found, name) for name in ESTIMATE}
 
 
-def describe_labels(record: StreamStatus | StreamRecord) -> str:
+def describe_labels(record: StreamFacts) -> str:
     """Return the message of an event about the labels of a stream."""
     text = f"The stream has learnt {record.taught} label{'' if record.taught == 1 else 's'}"
     if record.estimated_interval is None:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from lmr.service.engine.requests import StreamAction
 from lmr.service.json_text import JsonText
-from lmr.service.store.stored_types import StoredEvent
 
 EventKind = Literal["health", "camera", "operator", "label", "store", "service"]
 EngineState = Literal["new", "ready", "degraded", "closed"]
@@ -17,26 +16,18 @@ UNWATCHED = "unwatched"  # the health of a stream whose method is not watched
 
 
 @dataclass(frozen=True)
-class StreamStatus:
-    """One stream in a list. ``change`` is the number of its last change."""
+class StreamFacts:
+    """What is stored of a stream and shown in lists. ``change`` is the number of its last change."""
 
     stream: str
-    seq: int  # adapting requests so far
-    images: int  # in them
-    health: str  # a health level of the watch, or "unwatched"
-    adapts: bool
-    resident: bool  # True if its state is in memory; the others are in the store
-    waiting: int  # queued requests
-    accuracy: float | None  # on labelled images; None before the first
-    compared_accuracy: float | None  # on the labelled images that the frozen model classified as well
-    frozen_accuracy: float | None  # of the frozen model, on the same images
-    labelled: int  # labelled images
-    updated: float  # Unix time
-    change: int
+    seq: int = 0  # adapting requests so far
+    images: int = 0  # in them
+    health: str = UNWATCHED  # a health level of the watch, or "unwatched"
+    adapts: bool = True
+    labelled: int = 0  # labelled images
+    updated: float = 0.0  # Unix time
+    change: int = 0
     adapting: str | None = None  # quiet, looking or adapting; None for a method that always adapts
-    compared_labelled: int = 0  # labelled images that compared_accuracy and frozen_accuracy are averages of
-    sureness: float | None = None  # mean probability of the last answers
-    changed: float | None = None  # share of the last compared images whose label is not the frozen model's
     label: str | None = None  # of an image of the last request: the last compared, or the last; None: of no class
     probability: float | None = None
     known: float | None = None  # the score that this image belongs to one of the classes
@@ -47,6 +38,20 @@ class StreamStatus:
     estimated_labels: int = 0  # these labels
     outdated: float | None = None  # Unix time since which the images are unlike all labelled ones
     best_accuracy: float | None = None  # the highest running accuracy, of at least 20 labelled images
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamStatus(StreamFacts):
+    """One stream in a list."""
+
+    resident: bool  # True if its state is in memory; the others are in the store
+    waiting: int  # queued requests
+    accuracy: float | None  # on labelled images; None before the first
+    compared_accuracy: float | None  # on the labelled images that the frozen model classified as well
+    frozen_accuracy: float | None  # of the frozen model, on the same images
+    compared_labelled: int = 0  # labelled images that compared_accuracy and frozen_accuracy are averages of
+    sureness: float | None = None  # mean probability of the last answers
+    changed: float | None = None  # share of the last compared images whose label is not the frozen model's
     camera: str = "ok"  # what is wrong with its picture, such as "black" or "stuck"
     camera_since: float | None = None  # Unix time
 
@@ -71,10 +76,6 @@ class ServiceEvent(JsonText):
     after: str
     message: str
     signals: dict[str, Any] = field(default_factory=dict)
-
-    def store(self) -> StoredEvent:
-        """Return the event in its stored form."""
-        return StoredEvent(self.stream, self.to_json())
 
 
 @dataclass(frozen=True)

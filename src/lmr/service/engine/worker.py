@@ -337,15 +337,9 @@ class Worker:
             batch.add_event(record.stream, "camera", (before.state, state), CAMERA_MESSAGES[state], {})
 
     def _finish_answer(self, entry: _LoadedRequest, batch: Batch) -> None:
-        """Add an answer without a step: the stream is unchanged, but an answer with a key is stored."""
-        job, resident, record = entry.job, entry.resident, entry.resident.record
-        request: StepRequest = job.task
-        saved = self.store.durable and job.stream not in batch.unsaved
-        answer = self._make_answer(entry, record, batch, saved=saved)
-        if request.key is None or batch.failure or not resident.exists:
-            batch.answer(job, answer)
-            return
-        batch.finish(job, answer, StreamChange(record.store(), answers=self._keep_answer(request, answer)))
+        """Add an answer without a step: the stream is unchanged, and a retry is answered anew."""
+        saved = self.store.durable and entry.job.stream not in batch.unsaved
+        batch.answer(entry.job, self._make_answer(entry, entry.resident.record, batch, saved=saved))
 
     def _make_answer(self, entry: _LoadedRequest, record: StreamRecord, batch: Batch, *, saved: bool) -> StepAnswer:
         job, answer = entry.job, entry.answer

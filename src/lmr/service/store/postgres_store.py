@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lmr.core.errors import LmrError
 from lmr.core.extras import require
@@ -13,9 +13,6 @@ from lmr.core.log import LOGGER
 from lmr.service.store.schema import POSTGRES_TABLES
 from lmr.service.store.sql_store import Result, SqlStore, Statements
 from lmr.service.store.stored_types import StoreError
-
-if TYPE_CHECKING:
-    pass
 
 CONNECTIONS = 8  # of one engine
 WAIT_SECONDS = 3.0  # for a connection
@@ -41,7 +38,7 @@ class PostgresStore(SqlStore):
         self._check_connection()
         self._pool = pool.ConnectionPool(
             kwargs=self._options, min_size=1, max_size=CONNECTIONS, timeout=WAIT_SECONDS,
-            reconnect_timeout=1.0, open=True, name="lmr",
+            reconnect_timeout=1.0, open=True,
         )  # fmt: skip
         try:
             self._write(self._prepare_tables)

@@ -169,7 +169,7 @@ class SqlStore(abc.ABC):
         _write_states(sql, {name: change.state for name, change in kept.items() if change.state is not None})
         _write_steps(sql, kept)
         _write_answers(sql, kept, keys)
-        events = [(one.stream, seal(one.content)) for one in transaction.events if one.stream not in refused]
+        events = [(stream, seal(text)) for stream, text in transaction.events if stream not in refused]
         sql.run_many("INSERT INTO events (stream, content) VALUES (?, ?)", events)
         oldest = "SELECT number FROM events ORDER BY number DESC LIMIT 1 OFFSET ?"
         if events:

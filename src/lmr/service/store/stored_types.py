@@ -40,14 +40,6 @@ class StoredRecord:
 
 
 @dataclass(frozen=True)
-class StoredEvent:
-    """An event as a JSON text."""
-
-    stream: str
-    content: str
-
-
-@dataclass(frozen=True)
 class KeptAnswer:
     """An answer as a JSON text, kept under the key of its request.
 
@@ -116,7 +108,7 @@ class Transaction:
     """
 
     streams: dict[str, StreamChange] = field(default_factory=dict)
-    events: list[StoredEvent] = field(default_factory=list)
+    events: list[tuple[str, str]] = field(default_factory=list)  # their streams and JSON texts
     epochs: dict[str, int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:

@@ -24,14 +24,6 @@ export function formatNumber(value, digits = 3) {
 
 export const formatShare = (value, digits = 3) => (isNumber(value) ? `${(100 * value).toFixed(digits > 2 ? 1 : 0)} %` : "–");
 
-export function formatBytes(value) {
-  if (!isNumber(value)) return "–";
-  const units = ["B", "kB", "MB", "GB", "TB"];
-  let place = 0;
-  while (value >= 1000 && place < units.length - 1) [value, place] = [value / 1000, place + 1];
-  return `${formatNumber(value)} ${units[place]}`;
-}
-
 export function formatAgo(seconds) {
   if (!isNumber(seconds)) return "never";
   if (seconds < 2) return "now";

@@ -64,10 +64,6 @@ find("image").addEventListener("error", () => {
   notify(`${state.path} cannot be shown; it is skipped.`);
   act({ action: "skip", image: state.image });
 });
-find("theme").addEventListener("click", () => {
-  const dark = getComputedStyle(document.documentElement).colorScheme === "dark" || (document.documentElement.dataset.theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
-  document.documentElement.dataset.theme = dark ? "light" : "dark";
-});
 
 act(null);
 setInterval(async () => {

@@ -1,4 +1,4 @@
-// The live page: frames of events go to the wall, the figures, the log and the camera that is open.
+// The live page: frames of events go to the wall, the log and the camera that is open.
 
 import { recolour } from "./charts.js";
 import { makeDetail } from "./detail.js";
@@ -6,12 +6,10 @@ import { find, setDot } from "./dom.js";
 import { makeEvent } from "./events.js";
 import { askJson, follow, hasToken, keepToken, NeedsToken } from "./feed.js";
 import { makeLabelling } from "./labelling.js";
-import { makeTiles } from "./operation.js";
 import { makeTry } from "./tryit.js";
 import { makeWall } from "./wall.js";
 import { followHelp } from "./words.js";
 
-const THEME = "lmr-theme";
 const EVENTS = 200; // that the log keeps
 const PAGE = 1000; // streams that are read at once
 const REFRESH = 10; // seconds after which streams that other replicas serve are read again
@@ -26,7 +24,6 @@ let listed = 0; // the time of the service at which it was last read
 let stale = false; // whether it has to be read again: that failed, or something was missed meanwhile
 let hush = 0;
 
-const showTiles = makeTiles();
 const wall = makeWall();
 const tryIt = makeTry({ notify, onToken: askToken, listStreams: () => [...wall.statuses.keys()].slice(0, LISTED), hasStream: (name) => wall.statuses.has(name), listClasses: () => model?.classes ?? [] });
 const detail = makeDetail({ notify, onToken: askToken, onClose: () => go(""), onTry: tryFrame });
@@ -40,7 +37,6 @@ function onFrame(frame) {
   showState(overview.state, overview.reason);
   if (frame.lost) model = null; // perhaps of another run of the service
   if (!model) readModel();
-  showTiles(overview, frame.time);
   find("stream-count").textContent = `${overview.streams.toLocaleString("en")}, ${overview.resident.toLocaleString("en")} in memory`;
   if (frame.lost || stale || (overview.shared && frame.time - listed > REFRESH)) {
     listed = frame.time;
@@ -162,21 +158,7 @@ function notify(message) {
   hush = setTimeout(() => (find("toast").hidden = true), SAID);
 }
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const chosenTheme = () => localStorage.getItem(THEME);
-
-function applyTheme() {
-  if (chosenTheme()) document.documentElement.dataset.theme = chosenTheme();
-  recolour();
-}
-
-applyTheme();
-dark.addEventListener("change", applyTheme);
-find("theme").addEventListener("click", () => {
-  const now = chosenTheme() ?? (dark.matches ? "dark" : "light");
-  localStorage.setItem(THEME, now === "dark" ? "light" : "dark");
-  applyTheme();
-});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 for (const [place, name] of TABS.entries()) {
   find(`tab-${name}`).addEventListener("click", () => go(name === "wall" ? "" : `/${name}`));
   find(`tab-${name}`).addEventListener("keydown", (event) => {

@@ -1,4 +1,4 @@
-// Try it: an image from a file, the clipboard or the webcam, made worse in the browser, answered by both models.
+// Try it: an image from a file or the clipboard, made worse in the browser, answered by both models.
 
 import { find, formatShare, make, makeRow, nameLabel } from "./dom.js";
 import { askJson, NeedsToken, Refusal, streamPath } from "./feed.js";
@@ -6,7 +6,6 @@ import { makeSamples } from "./samples.js";
 
 const OWN = "try-it"; // the stream of this view, which adapts; others only answer unless asked to
 const LARGEST = 640; // pixels of a side that are sent at most
-const EVERY = 500; // milliseconds between frames of the webcam
 const TOLD = 12; // answers in the list
 const PHASES = {
   quiet: "The stream is quiet: its images are like its first ones, or still clear to the frozen model, which answers them. Send some ordinary images first and many bad ones then, or choose a camera that adapts.",
@@ -55,13 +54,12 @@ const CORRUPTIONS = {
 export function makeTry({ notify, onToken, listStreams, hasStream, listClasses }) {
   const canvas = find("try-image");
   let source = null; // the image before it is made worse
-  let video = null;
   let busy = false;
   let again = false; // something changed while an answer was awaited
 
   function corrupt() {
     if (!source) return false;
-    const [wide, tall] = [source.videoWidth || source.width, source.videoHeight || source.height];
+    const { width: wide, height: tall } = source;
     const scale = Math.min(1, LARGEST / Math.max(wide, tall));
     canvas.width = Math.max(1, Math.round(wide * scale));
     canvas.height = Math.max(1, Math.round(tall * scale));
@@ -104,7 +102,6 @@ export function makeTry({ notify, onToken, listStreams, hasStream, listClasses }
   }
 
   function showSample(image) {
-    stop();
     find("drop-hint").hidden = true;
     [canvas.width, canvas.height] = [image.width, image.height];
     canvas.getContext("2d").drawImage(image, 0, 0);
@@ -140,7 +137,6 @@ export function makeTry({ notify, onToken, listStreams, hasStream, listClasses }
   }
 
   async function take(files) {
-    stop();
     for (const file of files) {
       if (!file.type.startsWith("image/")) continue;
       try {
@@ -153,43 +149,13 @@ export function makeTry({ notify, onToken, listStreams, hasStream, listClasses }
     }
   }
 
-  function stop() {
-    video?.srcObject.getTracks().forEach((track) => track.stop());
-    video = null;
-    find("webcam").setAttribute("aria-pressed", "false");
-    find("webcam").textContent = "Use the webcam";
-  }
-
-  async function watchWebcam() {
-    if (video) return stop();
-    if (!navigator.mediaDevices?.getUserMedia) return notify("The browser gives the webcam to pages of localhost or https alone.");
-    try {
-      const stream = await navigator.mediaDevices.getUserMedia({ video: { width: 640 } });
-      video = make("video", { playsinline: "" });
-      video.muted = true;
-      video.srcObject = stream;
-      await video.play();
-    } catch (error) {
-      video = null;
-      return notify(`The webcam cannot be used: ${error.message}.`);
-    }
-    find("webcam").setAttribute("aria-pressed", "true");
-    find("webcam").textContent = "Stop the webcam";
-    while (video) {
-      source = video;
-      await send();
-      await new Promise((resolve) => setTimeout(resolve, EVERY));
-    }
-  }
-
   find("choose").addEventListener("click", () => find("files").click());
   find("files").addEventListener("change", () => take([...find("files").files]));
-  find("webcam").addEventListener("click", watchWebcam);
   find("strength").addEventListener("input", () => {
     find("strength-value").textContent = find("strength").value;
     corrupt();
   });
-  for (const id of ["strength", "corruption", "try-stream"]) find(id).addEventListener("change", () => video || send());
+  for (const id of ["strength", "corruption", "try-stream"]) find(id).addEventListener("change", send);
   find("try-stream").addEventListener("input", () => (find("try-adapt").checked = find("try-stream").value.trim() === OWN));
   find("try-stream").addEventListener("focus", () => find("try-streams").replaceChildren(...[OWN, ...listStreams()].map((name) => make("option", { value: name }))));
   const drop = find("drop");
@@ -207,15 +173,11 @@ export function makeTry({ notify, onToken, listStreams, hasStream, listClasses }
   return {
     // Opens with an image of a camera, answered by that camera without adapting it.
     open(stream, image) {
-      stop();
       find("try-stream").value = stream;
       find("try-adapt").checked = false;
       source = image;
       send();
     },
-    close() {
-      stop();
-      samples.stop();
-    },
+    close: samples.stop,
   };
 }

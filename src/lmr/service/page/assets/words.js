@@ -29,8 +29,6 @@ export const TERMS = {
   drift: "How far the adapted parameters are from those of the frozen model, relative to their length.",
   compared: "Images that were answered by the frozen model too, to watch the camera.",
   snapshots: "Copies of the state from healthy times, to which the camera can be rolled back.",
-  queue: "Images that wait to be computed; requests beyond the limit are told to come back later.",
-  store: "The database of the states, which survive a restart.",
   see: "The last label of every camera, most frequent first.",
   health: "The watch compares each camera with the frozen model, without labels, and acts when adaptation goes wrong.",
   help: "Accuracy of the adapted against the frozen model on labelled images; a gain counts when it is beyond two standard errors.",
