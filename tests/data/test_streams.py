@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import set_maker as maker
-from lmr.data.frames import jitter
 from lmr.data.streams import (
     Batch,
     Order,
@@ -20,7 +19,6 @@ from lmr.data.streams import (
     make_stream,
     order_by_bursts,
     order_by_classes,
-    order_by_dirichlet,
     order_by_shift,
     order_by_skew,
     read_dominant,
@@ -71,15 +69,6 @@ def test_shuffle_is_pythons_and_leaves_python_alone(seed: int) -> None:
     state = random.getstate()
     assert shuffle_places(50, seed).tolist() == expected
     assert random.getstate() == state
-
-
-def test_batches_of_published_protocols() -> None:
-    """10,000 images in batches of 200 and 64, and 5,000 in batches of 64: the short last batch is kept."""
-    for count, size, batches, last in ((10_000, 200, 50, 200), (10_000, 64, 157, 16), (5_000, 64, 79, 8)):
-        stream = make_stream(maker.FakeSet(np.zeros(count), ("fog",)), batch_size=size)
-        assert len(stream) == batches
-        assert [len(batch.index) for batch in stream.batches(batches - 2)] == [size, last]
-        assert stream.count == count
 
 
 def test_domains_one_after_the_other() -> None:
@@ -184,26 +173,6 @@ def test_every_order_is_a_permutation(labels: list[int], kind: str, seed: int, c
     np.testing.assert_array_equal(first, order.arrange(truth))
 
 
-def measure_imbalance(labels: np.ndarray, size: int) -> float:
-    """Mean share of the most frequent class in windows of a stream."""
-    windows = labels[: len(labels) // size * size].reshape(-1, size)
-    return float(np.mean([np.bincount(window).max() / size for window in windows]))
-
-
-def test_dirichlet_is_the_more_imbalanced_the_smaller_its_concentration() -> None:
-    truth = np.arange(2000) % 10
-    shares = [
-        np.mean([measure_imbalance(truth[order_by_dirichlet(truth, seed, value)], 100) for seed in range(5)])
-        for value in (0.01, 0.1, 1.0, 1000.0)
-    ]
-    assert shares[0] > shares[1] > shares[2] > shares[3]
-    assert shares[0] > 0.8
-    shuffled = measure_imbalance(truth[shuffle_places(2000)], 200)
-    even = truth[order_by_dirichlet(truth, 0, 1e6)]
-    assert all((np.bincount(slot) == 20).all() for slot in even.reshape(10, 200))  # every slot balanced
-    assert measure_imbalance(truth[order_by_dirichlet(truth, 0, 0.1)], 200) > 2 * shuffled
-
-
 def count_runs(labels: np.ndarray) -> list[int]:
     return [len(list(group)) for _, group in itertools.groupby(labels.tolist())]
 
@@ -261,17 +230,6 @@ def test_bursts_against_plain_python() -> None:
     assert (min(runs), max(runs[:-1])) == (1, 50)
     assert 20 < np.mean(runs) < 31
     assert order_by_bursts(np.empty(0, np.int64)).tolist() == []
-
-
-def test_frames_of_a_burst_are_those_of_their_place() -> None:
-    data = make_set(count=30)
-    stream = make_stream(data, "fog", order="bursts", seed=4, batch_size=7)
-    whole = [image for batch in stream for image in batch.images]
-    entered = [image for batch in stream.batches(2) for image in batch.images]
-    np.testing.assert_array_equal(whole[14:], entered)
-    for place, image in enumerate(whole):
-        (plain,) = data.read("fog", 5, [int(stream.index[place])])
-        np.testing.assert_array_equal(image, jitter(plain, 4, place))
 
 
 def test_one_class_is_half_of_a_shifted_stream() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 Pixels = NDArray[np.uint8]
 
@@ -24,17 +22,6 @@ def write_video(path: Path, frames: Sequence[Pixels], rate: float = 10.0, code: 
     for frame in frames:
         writer.write(np.ascontiguousarray(frame[:, :, ::-1]))
     writer.release()
-    return path
-
-
-def write_jpegs(path: Path, frames: Sequence[Pixels]) -> Path:
-    """Frames of any sizes, one JPEG after the other (.mjpeg)."""
-    parts = []
-    for frame in frames:
-        part = io.BytesIO()
-        Image.fromarray(frame).save(part, "JPEG", quality=95)
-        parts.append(part.getvalue())
-    path.write_bytes(b"".join(parts))
     return path
 
 
