@@ -18,7 +18,6 @@ import torch
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.run import Labeller
 from lmr.apps.predict.streams import StreamPlan, plan_streams, predict_streams
-from lmr.cluster import nodes as nodes_file
 from lmr.cluster import ray_predict
 from lmr.cluster.ray_predict import LabelSetup, StreamJob, label_job, make_setup, run_ray_predict
 from lmr.core.errors import LmrError
@@ -128,16 +127,6 @@ def test_killed_driver_is_resumed(cluster: Any, cams: Path, tmp_path: Path) -> N
     summary = run_ray_predict(ray, plan(out, cams, resume=True), screen=io.StringIO())
     assert 0 < summary.earlier <= summary.images
     expect_same(out, cams)
-
-
-@pytest.mark.ray
-def test_other_versions_are_refused_before_work_starts(
-    cluster: Any, cams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_predict, "list_versions", lambda: nodes_file.list_versions() | {"torch": "0"})
-    with pytest.raises(LmrError, match=r"The node .* has torch .* \(here 0\)"):
-        run_ray_predict(cluster[0], plan(tmp_path / "o", cams), screen=io.StringIO())
-    assert read_answers(tmp_path / "o") == {}
 
 
 @pytest.mark.ray
