@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from closed_port import hold_closed_port
 from lab.load.inputs import draw_image
-from lab.load.senders import find_percentile, run_senders
+from lab.load.senders import run_senders
 from lmr.service.client.client import Client
 from lmr.service.engine.requests import ServiceAnswer
 from scripted_service import run_scripted_service
@@ -29,27 +27,9 @@ def test_every_thread_sends_and_codes_are_counted() -> None:
     assert 0 < seconds < 60
 
 
-def test_every_thread_sends_once_however_short_it_is() -> None:
-    with run_scripted_service() as service:
-        stats, _ = run_senders(service.url, 3, send, 0.0)
-    assert stats.codes == {200: 3}
-
-
-def test_nobody_there_is_code_0() -> None:
-    with hold_closed_port() as place:
-        stats, _ = run_senders(f"http://{place}", 1, send, 60, most=2)
-    assert stats.codes == {0: 2}
-
-
 def test_a_fault_of_the_experiment_is_not_swallowed() -> None:
     def fail(client: Client, thread: int, number: int) -> ServiceAnswer:
         raise RuntimeError("a fault of the experiment")
 
     with hold_closed_port() as place, pytest.raises(RuntimeError, match="fault of the experiment"):
         run_senders(f"http://{place}", 1, fail, 60)
-
-
-def test_percentiles() -> None:
-    assert find_percentile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert find_percentile([1.0], 0.99) == 1.0
-    assert math.isnan(find_percentile([], 0.5))
