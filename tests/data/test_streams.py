@@ -15,7 +15,6 @@ import set_maker as maker
 from lmr.data.streams import (
     Batch,
     Order,
-    Stream,
     make_stream,
     order_by_bursts,
     order_by_classes,
@@ -135,27 +134,6 @@ def random_places(count: int) -> list[int]:
     places = list(range(count))
     random.Random(1).shuffle(places)
     return places
-
-
-def test_hash_tells_orders_apart_and_domains_alike() -> None:
-    data = make_set()
-    hashes = {name: make_stream(data, name).hash for name in data.domains}
-    assert len(set(hashes.values())) == 1  # the same permutation
-    assert make_stream(data, "fog", batch_size=3, severity=1).hash == hashes["fog"]
-    others: list[Stream] = [
-        make_stream(data, "fog", seed=2),
-        make_stream(data, "fog", order="file"),
-        make_stream(data, "fog", limit=99),
-        make_stream(data, ("fog", "snow")),
-        make_stream(data, ("snow", "fog")),
-        make_stream(data, ("fog", "snow"), mix=True),
-        make_stream(data, "fog", order="dirichlet"),
-        make_stream(data, "fog", order="dirichlet", concentration=5.0),
-        make_stream(data, "fog", order="classes"),
-    ]
-    assert len({stream.hash for stream in others} | {hashes["fog"]}) == len(others) + 1
-    assert all(len(stream.hash) == 16 and int(stream.hash, 16) >= 0 for stream in others)
-    assert hashes["fog"] == make_stream(make_set(), "fog").hash
 
 
 @given(

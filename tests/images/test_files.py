@@ -74,13 +74,6 @@ def test_only_images_are_listed_whatever_the_case(tmp_path: Path) -> None:
     assert [path.name for path in list_images([tmp_path])] == wanted
 
 
-def test_sources_keep_their_order_and_duplicates_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path / "one" / "a.png", tmp_path / "one" / "b.png", tmp_path / "two" / "a.png")
-    monkeypatch.chdir(tmp_path)
-    sources: list[str | os.PathLike[str]] = ["two", "one/b.png", tmp_path / "one", "./two", "two/../two/a.png"]
-    assert list_images(sources) == [Path("two/a.png"), Path("one/b.png"), tmp_path / "one" / "a.png"]
-
-
 def test_a_missing_source_is_named(tmp_path: Path) -> None:
     touch(tmp_path / "a.png")
     with pytest.raises(ValueError, match="spelling"):

@@ -87,23 +87,6 @@ def test_loss_that_is_not_finite_stops_the_training(images: TrainingImages) -> N
 # Interruptions.
 
 
-def test_resumed_training_is_the_uninterrupted_one(images: TrainingImages, tmp_path: Path) -> None:
-    whole = PhotoTraining(RECIPE, images)
-    for _ in range(4):
-        whole.take_step()
-    first = PhotoTraining(RECIPE, images)
-    first.take_step()
-    first.take_step()
-    first.save(tmp_path / "kept")
-    second = PhotoTraining(RECIPE, images)
-    second.resume(tmp_path / "kept")
-    assert second.done == 2
-    second.take_step()
-    second.take_step()
-    own, other = whole.finish().state_dict(), second.finish().state_dict()
-    assert all(torch.equal(own[key], other[key]) for key in own)
-
-
 @pytest.mark.slow
 def test_killed_training_resumes_by_command(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
