@@ -82,6 +82,9 @@ def test_subsets_have_200_candidates(name: str, tmp_path: Path) -> None:
     write_classes(tmp_path / name, {outside: 10}, 1)
     with pytest.raises(ValueError, match=f"'{outside}' is not a class of this set"):
         open_imagenet(name, tmp_path)
+    (tmp_path / "empty" / name).mkdir(parents=True)
+    with pytest.raises(ValueError, match="no image"):
+        open_imagenet(name, tmp_path / "empty")
 
 
 def test_v2_folders_are_numbers(tmp_path: Path) -> None:

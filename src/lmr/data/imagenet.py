@@ -60,11 +60,6 @@ def open_imagenet(name: str, root: Path) -> ImageFileSet:
     folder = find_first(root, FOLDERS[name])
     if folder is None:
         raise describe_missing(name, root, FOLDERS[name])
-    return open_folder(name, folder)
-
-
-def open_folder(name: str, folder: Path) -> ImageFileSet:
-    """Open one of these sets from its own folder."""
     names, wnids = read_imagenet(), tuple(read_imagenet())
     if name in ("imagenet-a", "imagenet-r"):
         wnids = read_list(name.replace("-", "_"))
