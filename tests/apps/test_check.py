@@ -140,7 +140,7 @@ def test_more_names_than_sub_folders_and_shares_count(folder: Path) -> None:
 
 
 def make_setting(name: str, accuracy: float, low: float, high: float, effort: int = OPTION) -> SettingResult:
-    difference = Difference((low + high) / 2, low, high, 0.95, 100)
+    difference = Difference((low + high) / 2, low, high, 100)
     return SettingResult(name, f"lmr predict {name}", accuracy, difference, 0.1, effort)
 
 

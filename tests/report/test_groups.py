@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lmr.bench.running.row import Row
-from lmr.report.groups import RunGroup, gather, note_differences, share_seeds, tell_apart
+from lmr.report.groups import RunGroup, gather, note_batches, share_seeds, tell_apart
 from lmr.report.runs import read_runs
 from lmr.report.table import pivot
 from lmr.report.traits import find_changes
@@ -16,7 +16,6 @@ from lmr.watch.settings import WatchSettings
 from row_maker import complete, make_row, make_samples, write_runs
 
 LMR = complete("lmr", "cifar10-c")
-HALF = {"backbone": {"name": "openai/clip-vit-base-patch16", "weights": "v" * 16, "dtype": "float16"}}
 
 
 def gather_one(rows: list[Row]) -> list[str]:
@@ -69,17 +68,17 @@ def test_seeds_share_a_series_and_nothing_else_does() -> None:
     assert first.seeds == [1, 2]
     assert first.enter(["frost"])["value"].tolist() == [50.0, 70.0]
     changes: list[dict[str, object]] = [
-        {"batch_size": 1}, {"images": 10}, {"emit": "before"}, {"data_digest": "other"},
+        {"images": 10}, {"data_digest": "other"}, {"severity": 3}, {"dataset": "cifar100-c"},
+        {"order": {"kind": "sorted"}}, {"reset": "never"}, {"prompts": {**base.prompts, "digest": "other"}},
         {"backbone": {**base.backbone, "weights": "other"}}, {"backbone": {**base.backbone, "dtype": "bfloat16"}},
-        {"prompts": {**base.prompts, "digest": "other"}},
     ]  # fmt: skip
     for change in changes:
-        assert len(gather_one([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
-    mixed = make_row("LMR", LMR, "mixed", 0.5, reset="never", domains={"frost": 0.5})
-    continual = make_row("LMR", LMR, "continual", 0.5, reset="never", domains={"frost": 0.5})
-    assert len(gather([base, mixed, continual])) == 3
-    for change in ({"severity": 3}, {"dataset": "cifar100-c"}, {"order": {"kind": "sorted"}}, {"reset": "never"}):
         assert len(gather([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
+    for change in ({"batch_size": 1}, {"emit": "before"}):
+        assert len(gather_one([base, make_row("LMR", LMR, "frost", 0.6, **change)])) == 2
+    streams = [("mixed", ("frost", "fog")), ("continual", ("frost", "fog")), ("continual", ("fog", "frost"))]
+    rows = [make_row("LMR", LMR, kind, 0.5, reset="never", domains=dict.fromkeys(o, 0.5)) for kind, o in streams]
+    assert len(gather([base, *rows])) == 4
 
 
 def test_domains_with_digests_of_their_own_are_one_series() -> None:
@@ -89,34 +88,16 @@ def test_domains_with_digests_of_their_own_are_one_series() -> None:
     official, made = {"corruptions": "official", "classes": "10"}, {"corruptions": "made by lmr", "classes": "10"}
     rows = [make_row("LMR", LMR, domain, 0.5, data_digest=domain, protocol=official) for domain in ("frost", "fog")]
     rows += [make_row("LMR", LMR, "fog", 0.5, data_digest="other", protocol=made)]
-    (series,) = gather(rows).values()
-    assert [one.domains for one in series] == [["frost", "fog"], ["fog"]]
-    assert gather_one(rows) == ["LMR (official)", "LMR (made by lmr)"]
+    assert [one.domains for (one,) in gather(rows).values()] == [["frost", "fog"], ["fog"]]
 
 
-def test_streams_through_the_domains_in_another_order_are_others() -> None:
-    orders = (("frost", "fog"), ("fog", "frost"))
-    rows = [make_row("LMR", LMR, "continual", 0.5, reset="never", domains=dict.fromkeys(o, 0.5)) for o in orders]
-    assert gather_one(rows) == ["LMR (frost → fog)", "LMR (fog → frost)"]
-
-
-def test_labels_of_ablation_plans_do_not_rename_the_methods() -> None:
-    rows = [make_row(label, LMR, domain, 0.5) for label, domain in (("Full", "frost"), ("0.03", "fog"))]
+def test_labels_are_those_of_the_plans() -> None:
+    rows = [make_row(label, LMR, domain, 0.5) for label, domain in (("Full", "frost"), ("LMR", "fog"))]
     assert gather_one(rows) == ["LMR"]
-    assert gather_one([make_row("ZS", "zeroshot()", "frost", 0.5)]) == ["zero-shot"]
-    assert gather_one([make_row("mine", LMR, "frost", 0.5)]) == ["mine"]
-    part = complete("lmr(am=False)", "cifar10-c")
-    assert gather_one([make_row("PMR + BC", part, "frost", 0.5), make_row("no AM", part, "fog", 0.5)]) == [
-        "LMR (am=False)"
-    ]
-
-
-def test_watched_runs_keep_their_watch_in_every_label() -> None:
+    assert gather_one([make_row("mine", LMR, "frost", 0.5), make_row("x", LMR, "fog", 0.5)]) == ["mine"]
     watch: dict[str, Any] = {"watch": {"spec": WatchSettings(every=8).spec}}
-    both = [make_row(label, LMR, "frost", 0.5) for label in ("Full", "LMR")]
-    both += [make_row(f"{label}, watched (every=8)", LMR, "frost", 0.5, **watch) for label in ("Full", "LMR")]
-    assert gather_one(both) == ["LMR", "LMR, watched (every=8)"]
-    assert gather_one([make_row("Full, watched (every=8)", LMR, "frost", 0.5, **watch)]) == ["LMR, watched (every=8)"]
+    rows += [make_row(f"{label}, watched (every=8)", LMR, "frost", 0.5, **watch) for label in ("Full", "LMR")]
+    assert gather_one(rows) == ["LMR", "LMR, watched (every=8)"]
 
 
 def test_a_stream_through_all_domains_has_a_number_for_each() -> None:
@@ -150,43 +131,18 @@ def test_lines_are_compared_on_the_seeds_they_share() -> None:
     assert share_seeds([]) == ([], [])
 
 
-def test_averages_need_every_domain_and_the_last_number_of_a_run_counts() -> None:
-    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "fog", 0.7, nll=2.0)]
-    rows.append(make_row("LMR", LMR, "frost", 0.9, seed=2))
-    (one,) = gather_series(rows)
-    assert average(one, ["frost", "fog"]) == pytest.approx(60.0)
-    assert average(one, ["frost", "snow"]) is None
-    assert average(one, ["frost", "fog"], "nll") is None  # frost has none
-    again = make_row("LMR", LMR, "frost", 0.6, finished="2027-01-01")
-    assert average(gather_series([*rows, again])[0], ["frost", "fog"]) == pytest.approx(65.0)
-
-
-def test_labels_say_what_tells_series_apart() -> None:
+def test_lines_with_one_label_say_what_tells_them_apart() -> None:
     def row(spec: str, **changes: object) -> Row:
         return make_row("LMR", complete(spec, "cifar10-c"), "frost", 0.5, **changes)
 
-    assert gather_one([row("lmr")]) == ["LMR"]
-    assert gather_one([row("lmr"), row("lmr", batch_size=1)]) == ["LMR (batch 64)", "LMR (batch 1)"]
+    assert gather_one([row("lmr"), row("lmr", batch_size=1)]) == ["LMR (batch=64)", "LMR (batch=1)"]
     assert gather_one([row("lmr(lr=0.5)"), row("lmr(lr=0.1)")]) == ["LMR (lr=0.5)", "LMR (lr=0.1)"]
-    assert gather_one([row("lmr", images=5), row("lmr", images=7)]) == ["LMR (5 images)", "LMR (7 images)"]
 
 
-def test_another_precision_is_named_and_not_its_digest() -> None:
-    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("LMR", LMR, "frost", 0.5, **HALF)]
-    assert gather_one(rows) == ["LMR (float32)", "LMR (float16)"]
-    other = {"backbone": HALF["backbone"] | {"weights": "u" * 16}}
-    rows.append(make_row("LMR", LMR, "frost", 0.5, **other))
-    assert gather_one(rows)[1:] == ["LMR (weights vvvvvvvv, float16)", "LMR (weights uuuuuuuu, float16)"]
-
-
-def test_what_lines_differ_in_is_noted_unless_their_labels_say_it() -> None:
-    """Answering before or after the update is a trait of the method."""
-    alike = [make_row("LMR", LMR, "frost", 0.5), make_row("TENT", complete("tent"), "frost", 0.5, emit="before")]
-    assert note_differences(gather_series(alike)) == []
-    rows = [make_row("LMR", LMR, "frost", 0.5), make_row("TENT", complete("tent"), "frost", 0.5, **HALF)]
-    assert note_differences(gather_series(rows)) == ["dtype: float32 (LMR); float16 (TENT)"]
-    same = [make_row("LMR", LMR, "frost", 0.5, batch_size=size) for size in (1, 2)]
-    assert note_differences(tell_apart(gather_series(same))) == []
+def test_batch_sizes_are_noted_if_they_differ() -> None:
+    rows = [make_row(name, complete(name), "frost", 0.5, batch_size=size) for name, size in (("lmr", 64), ("tent", 1))]
+    assert note_batches(gather_series(rows)) == ["Batch sizes: 1 (tent); 64 (lmr)."]
+    assert note_batches(gather_series(rows[:1])) == []
 
 
 def test_settings_that_a_watch_no_longer_has_do_not_hide_a_run(tmp_path: Path) -> None:

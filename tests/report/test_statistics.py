@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import lmr
-from lmr.report.statistics import Difference, align_by_index, measure_difference
+from lmr.report.statistics import Difference, measure_difference
 
 
 def make_answers(seed: int, size: int = 400) -> tuple[np.ndarray, np.ndarray]:
@@ -20,10 +20,9 @@ def test_interval_over_images_is_that_of_student() -> None:
     """Against SciPy's t interval of the paired differences, and against resampling the images."""
     ours, other = make_answers(3)
     each = ours.astype(float) - other.astype(float)
-    for level in (0.5, 0.95):
-        expected = stats.ttest_1samp(each, 0).confidence_interval(level)
-        found = measure_difference(ours, other, level=level)
-        assert (found.low, found.high) == pytest.approx(expected, rel=1e-6)
+    expected = stats.ttest_1samp(each, 0).confidence_interval(0.95)
+    found = measure_difference(ours, other)
+    assert (found.low, found.high) == pytest.approx(expected, rel=1e-6)
     assert (found.mean, found.images, found.orders) == (pytest.approx(each.mean()), 400, 1)
     assert found.by_orders is None
     drawn = stats.bootstrap((each,), np.mean, n_resamples=4000, method="percentile", random_state=1)
@@ -69,16 +68,6 @@ def test_interval_covers_other_images_in_other_orders(spread: float, whole: floa
     assert 100 * np.mean([abs(one.mean - true) <= one.by_images for one in found]) == pytest.approx(alone, abs=0.1)
 
 
-def test_pairing_matters() -> None:
-    """The same answers give no difference at all; answers to other pictures would."""
-    ours, other = make_answers(4)
-    same = measure_difference(ours, ours.copy())
-    assert (same.mean, same.low, same.high) == (0, 0, 0)
-    shuffled = np.random.default_rng(0).permutation(other)
-    paired, unpaired = measure_difference(ours, other), measure_difference(ours, shuffled)
-    assert paired.high - paired.low < 0.7 * (unpaired.high - unpaired.low)
-
-
 def test_a_picture_under_many_corruptions_counts_once() -> None:
     """Fifteen copies of one stream are no more evidence than one."""
     ours, other = make_answers(5)
@@ -102,18 +91,11 @@ def test_weights_say_how_much_an_answer_counts() -> None:
     assert found.mean == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("shapes", [((3,), (4,)), ((0,), (0,)), ((2, 2, 2), (2, 2, 2))])
-def test_answers_that_are_not_paired_get_a_sentence(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_answers_that_are_not_paired_are_refused() -> None:
     with pytest.raises(lmr.LmrError, match="same images"):
-        measure_difference(np.ones(shapes[0], bool), np.ones(shapes[1], bool))
+        measure_difference(np.ones(3, bool), np.ones(4, bool))
 
 
 def test_one_image_says_nothing_about_others() -> None:
     found = measure_difference(np.ones(2, bool), np.zeros(2, bool), np.zeros(2, int))
     assert (found.low, found.high) == (0, 1)
-
-
-def test_pictures_are_found_in_both_streams() -> None:
-    ours, others = align_by_index(np.array([5, 2, 9]), np.array([9, 7, 5]))
-    assert ours.tolist() == [0, 2]
-    assert others.tolist() == [2, 0]

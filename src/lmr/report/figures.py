@@ -7,7 +7,6 @@ the runs lack the numbers.
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +17,6 @@ from numpy.typing import NDArray
 
 from lmr.bench.running.row import Row
 from lmr.report.drawing import (
-    DASHES,
-    MARKERS,
     OURS,
     PALETTE,
     PLAIN,
@@ -31,7 +28,6 @@ from lmr.report.drawing import (
     style_lines,
 )
 from lmr.report.groups import (
-    Key,
     RunGroup,
     Setting,
     Settings,
@@ -54,24 +50,18 @@ PERCENTILES = np.arange(1, 100)
 
 def draw_figures(runs: Runs, settings: Settings) -> list[Drawing]:
     """Draw every figure that the runs have the numbers for."""
-    draws: list[tuple[str, str, Draw]] = []  # number in the paper, or a name; dataset
+    draws: list[tuple[str, Draw]] = []  # number in the paper
     for members in split(settings, lambda setting: setting.family).values():
         family = Family(runs, {setting: settings[setting] for setting in members})
-        draws += [(n, family.dataset, functools.partial(panel, family=family)) for n, panel in PANELS.items()]
+        draws += [(number, functools.partial(panel, family=family)) for number, panel in PANELS.items()]
     sweeps = [(figure, sweep) for sweep in lay_sweeps(settings) if (figure := find_figure(sweep))]
     for figure, sweep in sweeps:
         draw: Draw = functools.partial(draw_sweep, table=sweep.build(), figure=figure)
-        draws += [(figure["number"], sweep.setting.dataset, draw)] if figure["number"] != DELTA else []
+        draws += [(figure["number"], draw)] if figure["number"] != DELTA else []
     deltas = [sweep for figure, sweep in sweeps if figure["number"] == DELTA]
-    draws += [(DELTA, "", functools.partial(draw_deltas, sweeps=deltas))] if deltas else []
-    drawn = [(data, render(n, draw)) for n, data, draw in draws]
-    found = [(dataset, drawing) for dataset, drawing in drawn if drawing]
-    counts = Counter(drawing.number for _, drawing in found)
-    several = [
-        drawing if counts[drawing.number] == 1 else replace(drawing, name=f"{drawing.name}-{dataset}")
-        for dataset, drawing in found
-    ]
-    return sorted(name_apart(several), key=lambda drawing: drawing.name)
+    draws += [(DELTA, functools.partial(draw_deltas, sweeps=deltas))] if deltas else []
+    drawn = (render(number, draw) for number, draw in draws)
+    return sorted(name_apart(drawing for drawing in drawn if drawing), key=lambda drawing: drawing.name)
 
 
 @dataclass(frozen=True)
@@ -81,11 +71,6 @@ class Family:
     runs: Runs
     settings: Settings
 
-    @property
-    def dataset(self) -> str:
-        """The name of the dataset."""
-        return next(iter(self.settings)).dataset
-
     @cached_property
     def shifted(self) -> Setting:
         """The most severe setting."""
@@ -93,8 +78,17 @@ class Family:
 
     @property
     def groups(self) -> list[RunGroup]:
-        """The groups of the most severe setting, none if all images are clean."""
-        return self.settings[self.shifted] if self.shifted.severity else []
+        """The groups of the highest severity, none if all images are clean."""
+        return self.at(self.shifted.severity) if self.shifted.severity else []
+
+    def at(self, severity: int) -> list[RunGroup]:
+        """Return the groups of a severity, 0 for clean images."""
+        return [one for setting, own in self.settings.items() if setting.severity == severity for one in own]
+
+    @property
+    def where(self) -> str:
+        """The shifted images for people, whatever their number."""
+        return replace(self.shifted, images=0).describe()
 
     def find_baseline(self, groups: Iterable[RunGroup]) -> RunGroup | None:
         """Return the baseline with most domains, then most images."""
@@ -109,17 +103,13 @@ class Family:
 
     def shift_row(self, one: RunGroup | None) -> Row | None:
         """Return the run on the paper's representative shift, else on the first domain; of several seeds the first."""
-        return _pick_row(one, [row.domain for row in one.rows if not stream_of(row).several]) if one else None
+        rows = [row for row in (one.rows if one else ()) if not stream_of(row).several]
+        shift = read_paper()["figures"]["1a"]["shift"]
+        return min(rows, key=lambda row: (row.domain != shift, row.seed), default=None)
 
     def describe(self, row: Row) -> str:
         """Return where a run on the shifted images is from."""
-        return f"{self.shifted.describe()}, {row.domain}, {row.images} images, seed {row.seed}"
-
-
-def _pick_row(one: RunGroup, names: Sequence[str]) -> Row | None:
-    shift = read_paper()["figures"]["1a"]["shift"]
-    name = shift if shift in names else next(iter(names), "")
-    return one.find(name, one.seeds[0]) or one.find(name) if names else None
+        return f"{self.where}, {row.domain}, {row.images} images, seed {row.seed}"
 
 
 def plot_lines(
@@ -132,13 +122,6 @@ def plot_lines(
         axes.plot(x, y, **styles[name])
         ends.append((name, float(x[-1]), float(y[-1]), str(styles[name]["color"])))
     return ends
-
-
-def _style_in_turn(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    return {
-        name: {"color": PALETTE[k % 6], "linestyle": DASHES[k % 6], "marker": MARKERS[k % 6]}
-        for k, name in enumerate(names)
-    }
 
 
 def _widen(axes: Axes, least: float = 2.0) -> None:
@@ -177,13 +160,13 @@ def draw_gaps(axes: Axes, family: Family) -> str:
 def draw_margins(axes: Axes, family: Family) -> str:
     """1b: draw the median local margin of the baseline by domain and severity, for at least two severities."""
     found: dict[str, dict[int, float]] = {}
-    for setting in sorted((s for s in family.settings if s.severity), key=lambda s: s.severity):
-        one = family.find_baseline(family.settings[setting])
+    for severity in sorted({setting.severity for setting in family.settings} - {0}):
+        one = family.find_baseline(family.at(severity))
         for domain in one.domains if one else ():
             row = one.find(domain) if one else None
             samples = family.runs.samples(row) if row and row.domain == domain else None
             if samples is not None and np.isfinite(samples["margin"]).any():
-                found.setdefault(domain, {})[setting.severity] = float(np.nanmedian(samples["margin"]))
+                found.setdefault(domain, {})[severity] = float(np.nanmedian(samples["margin"]))
     longest = max((len(line) for line in found.values() if len(line) > 1), default=None)
     full = {domain: line for domain, line in found.items() if len(line) == longest}
     preferred = [domain for domain in read_paper()["figures"]["1b"]["domains"] if domain in full]
@@ -191,7 +174,7 @@ def draw_margins(axes: Axes, family: Family) -> str:
     if not chosen:
         return ""
     lines = {domain.replace("_", " "): full[domain] for domain in chosen}
-    ends = plot_lines(axes, lines, _style_in_turn(list(lines)))
+    ends = plot_lines(axes, lines, style_lines(dict.fromkeys(lines, LineKind.OTHER)))
     severities = sorted({severity for line in lines.values() for severity in line})
     axes.set(xlabel="severity", ylabel="median local margin (cosine)", xticks=severities)
     axes.set_ylim(0, None)
@@ -204,7 +187,7 @@ def draw_mass(axes: Axes, family: Family) -> str:
 
     All on the same images: few images look more concentrated than many.
     """
-    clean = family.find_baseline(one for s, own in family.settings.items() if not s.severity for one in own)
+    clean = family.find_baseline(family.at(0))
     found, theirs = family.read_baseline(), family.runs.samples(clean.first) if clean else None
     if found is None or theirs is None:
         return ""
@@ -225,7 +208,7 @@ def draw_mass(axes: Axes, family: Family) -> str:
     axes.set(xlabel="most frequent classes", ylabel="cumulative share, %", xlim=(1, classes), ylim=(0, 102))
     axes.legend(loc="lower right", frameon=False)
     shares = "; ".join(f"{name} {100 * line[top - 1]:.1f} %" for name, line in mass.items())
-    where = f"{family.shifted.describe()}, {row.domain}, {len(places)} images clean and shifted"
+    where = f"{family.where}, {row.domain}, {len(places)} images clean and shifted"
     return f"Cumulative class mass, of the {top} most frequent of {classes} classes: {shares}; {where}."
 
 
@@ -243,7 +226,7 @@ def draw_late_shares(axes: Axes, family: Family) -> str:
             wanted = one.kind is LineKind.PART and identify_parts(one.first.spec) == identify_parts(spec)
             row = family.shift_row(one) if wanted else None
             if row and row.metrics.get("late_top_share") is not None:
-                alike = (row.images, row.domain, row.seed, one.key._replace(spec=""))
+                alike = (one.setting, row.domain, row.seed, one.key._replace(spec=""))
                 found.setdefault(alike, {})[label] = row
     pairs = [pair for pair in found.values() if len(pair) == 2]
     if not pairs:
@@ -264,7 +247,7 @@ def draw_recovery(axes: Axes, family: Family) -> str:
 
     Over all domains on which every method was measured, with the same number of images.
     """
-    found: dict[Key, dict[str, tuple[LineKind, dict[str, Floats]]]] = {}
+    found: dict[Setting, dict[str, tuple[LineKind, dict[str, Floats]]]] = {}
     for one in family.groups:
         measured = {}
         for row in one.rows if not one.changes else ():
@@ -272,7 +255,7 @@ def draw_recovery(axes: Axes, family: Family) -> str:
             values = samples["recovery"].astype(np.float64) if samples else np.empty(0)
             if np.isfinite(values).any():
                 measured[row.domain] = values[np.isfinite(values)]
-        methods = found.setdefault(one.key.ground, {})
+        methods = found.setdefault(one.setting, {})
         if measured and len(measured) >= len(methods.get(one.label, (one.kind, {}))[1]):
             methods[one.label] = one.kind, measured
     methods = max(found.values(), key=len, default={})
@@ -286,7 +269,7 @@ def draw_recovery(axes: Axes, family: Family) -> str:
     axes.axhline(0, color="#999999", linewidth=0.7)
     axes.set(xlabel="percentile of zero-shot's errors", ylabel="true class − zero-shot's answer", xlim=(1, 99))
     label_ends(axes, ends)
-    where = f"{family.shifted.describe()}, {', '.join(common)}"
+    where = f"{family.where}, {', '.join(common)}"
     return f"Local margin recovery on what zero-shot gets wrong; above 0 the error is corrected; {where}."
 
 
@@ -326,7 +309,7 @@ def draw_deltas(axes: Axes, sweeps: Sequence[Layout]) -> str:
     names = [name + (f" ({k})" if sets.count(name) > 1 else "") for k, name in enumerate(sets, 1)]  # other backbones
     tables = [sweep.build() for sweep in sweeps]
     lines = {name: next(iter(read_lines(table).values())) for name, table in zip(names, tables, strict=True)}
-    ends = plot_lines(axes, lines, _style_in_turn(names))
+    ends = plot_lines(axes, lines, style_lines(dict.fromkeys(names, LineKind.OTHER)))
     paper = read_paper()["figures"]
     delta = float(paper["1a"]["delta"])
     axes.axvline(delta, color=OURS["color"], linewidth=0.9, linestyle=":")

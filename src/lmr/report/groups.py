@@ -1,16 +1,16 @@
 """Groups of runs: one method under one protocol, over domains and seeds; and which of them a table shows.
 
-Runs that differ in anything that matters are never averaged: only domain and seed differ inside a group.
+Runs that differ in anything that matters are never averaged: only domain and seed differ inside a group. What is not of
+the method is the setting, and runs in different settings are in different tables.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 
@@ -19,15 +19,13 @@ from lmr.core.registry import shorten_address
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.dataset import CLEAN
 from lmr.report.protocol import PRESETS, SINGLE_PROMPT, name_backbone, name_prompts
-from lmr.report.published import COMPONENTS, find_published, read_tables
+from lmr.report.published import COMPONENTS, find_published
 from lmr.report.traits import (
     LineKind,
     StreamKind,
-    expand_spec,
     find_card,
     find_changes,
     find_sweep,
-    find_usual_batch,
     is_variant,
     kind_of,
     label_of,
@@ -43,24 +41,35 @@ PERCENT = {
     "top_share", "late_top_share", "gate_share", "classes_predicted",
 }  # fmt: skip
 OURS = ", ours"  # at the end of the label of a method that this project has invented
-EMISSION, WEIGHTS, DTYPE = "emit", "weights", "dtype"
+MODEL = ("backbone", "weights", "dtype", "prompts")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The setting that the lines of one table share."""
+    """Everything that the lines of one table share."""
 
-    dataset: str
     backbone: str
+    weights: str
+    dtype: str
     prompts: str
-    severity: int
-    order: str
-    stream: StreamKind
+    prompts_digest: str = ""
+    dataset: str = ""
+    origin: str = ""  # of the images
+    version: int = 0  # of the images, where one domain has several of one origin
+    severity: int = 0
+    images: int = 0  # of each stream; 0 for whole natural domains, which have different numbers
+    order: str = SHUFFLE
+    stream: StreamKind = StreamKind.DOMAIN
+    domains: tuple[str, ...] = ()  # in their order, of a run through several
+
+    def keep(self, *names: str) -> Setting:
+        """Return what several settings share: the model and some fields."""
+        return Setting(**{name: getattr(self, name) for name in (*MODEL, *names)})
 
     @property
     def family(self) -> Setting:
-        """The setting without its severity."""
-        return replace(self, severity=0)
+        """What the severities of one figure share."""
+        return self.keep("dataset", "order", "stream")
 
     @property
     def skewed(self) -> bool:
@@ -71,11 +80,13 @@ class Setting:
     def describe(self) -> str:
         """Return a phrase for the title of a table; it names what is not as in the paper's main tables."""
         parts = [*([self.dataset] if self.dataset else []), self.backbone]
+        parts += [self.dtype] if self.dtype not in ("", "float32") else []
         parts += [f"severity {self.severity}"] if self.severity else []
         parts += [f"prompts {self.prompts}"] if self.prompts != SINGLE_PROMPT else []
         parts += [self.stream.value] if self.stream.several else []
+        parts += [name_stream(self.domains)] if self.domains else []
         parts += [f"order {self.order}"] if self.order != SHUFFLE else []
-        return ", ".join(parts)
+        return ", ".join([*parts, *([f"{self.images} images"] if self.images else [])])
 
 
 class Key(NamedTuple):
@@ -84,34 +95,32 @@ class Key(NamedTuple):
     spec: str
     watch: str  # the spec of the watch; empty for a plain run
     batch_size: int
-    length: int  # images of each stream; 0 for whole natural domains
     emit: str
-    weights: str
-    dtype: str
-    data: str  # tells images apart where one domain has several
-    prompts: str
-    stream: tuple[str, ...]  # the order of domains of a run through several
-
-    @property
-    def ground(self) -> Key:
-        """What groups share whose methods can be compared: all but method, watch, batch size and emission."""
-        return self._replace(spec="", watch="", batch_size=0, emit="")
 
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """The runs of one method in one setting under one protocol; only domain and seed differ."""
+    """The runs of one method in one setting; only domain and seed differ."""
 
     label: str
     setting: Setting
     key: Key
-    frame: pd.DataFrame  # as ``tabulate`` returns it: a line per run and domain
-    named: frozenset[str] = frozenset()  # the aspects of the protocol that the label names
+    rows: Sequence[Row]
 
     @cached_property
-    def rows(self) -> list[Row]:
-        """Its runs."""
-        return self.frame.drop_duplicates("run")["row"].tolist()
+    def frame(self) -> pd.DataFrame:
+        """A line for each run and domain: seed and metrics, shares in %.
+
+        A run through several domains has a line for each, with the accuracy on it; its other metrics are of the stream.
+        """
+        lines = []
+        for row in self.rows:
+            shared = {"run": row.run, "row": row, "seed": row.seed} | {key: row.metrics.get(key) for key in METRICS}
+            several = row.domains if self.setting.stream.several else {row.domain: row.metrics["accuracy"]}
+            lines += [shared | {"domain": domain, "accuracy": accuracy} for domain, accuracy in several.items()]
+        frame = pd.DataFrame(lines)
+        scale = pd.Series([100 if key in PERCENT else 1 for key in METRICS], list(METRICS))
+        return frame.assign(**frame[list(METRICS)].astype(float).mul(scale))
 
     @property
     def first(self) -> Row:
@@ -131,7 +140,7 @@ class RunGroup:
     @cached_property
     def changes(self) -> dict[str, Any]:
         """The arguments in which the spec differs from the nearest preset of its method."""
-        return find_changes(self.first.spec)
+        return find_changes(self.key.spec)
 
     @property
     def is_main(self) -> bool:
@@ -141,7 +150,9 @@ class RunGroup:
     @property
     def usual_batch(self) -> int | None:
         """The batch size that the method's values for the dataset were chosen for."""
-        return find_usual_batch(self.first, PRESETS.get(self.setting.dataset, "default"))
+        presets = find_card(self.first.method).presets
+        found = presets.get(PRESETS.get(self.setting.dataset, "default")) or presets.get("default")
+        return found.batch_size if found else None
 
     @cached_property
     def domains(self) -> list[str]:
@@ -151,13 +162,12 @@ class RunGroup:
     @cached_property
     def seeds(self) -> list[int]:
         """The seeds of the order."""
-        return sorted(set(self.frame["seed"]))
+        return sorted({row.seed for row in self.rows})
 
-    def find(self, domain: str, seed: int | None = None) -> Row | None:
+    def find(self, domain: str) -> Row | None:
         """Return the last row about a domain."""
-        about = self.frame["domain"] == domain
-        found = self.frame["row"][about if seed is None else about & (self.frame["seed"] == seed)]
-        return cast("Row", found.iloc[-1]) if len(found) else None
+        found = [row for row in self.rows if domain in (row.domain, *row.domains)]
+        return found[-1] if found else None
 
     def enter(self, domains: Collection[str], metric: str = "accuracy") -> pd.DataFrame:
         """Return its numbers on some domains as entries for ``pivot``, of the seeds that have all of these domains."""
@@ -187,46 +197,53 @@ def name_seeds(seeds: Iterable[int]) -> str:
     return f"{'seed' if len(names) == 1 else 'seeds'} {', '.join(names)}"
 
 
-def tabulate(rows: Iterable[Row]) -> pd.DataFrame:
-    """Return a DataFrame with a line per run and domain: setting, protocol, seed and metrics, shares in %.
-
-    A run through several domains has a line for each, with the accuracy on it; its other metrics are of the stream.
-    """
-    lines = []
-    for row in rows:
-        several = stream_of(row).several
-        setting = Setting(
-            shorten_address(row.dataset),
-            name_backbone(str(row.backbone.get("name", "?"))),
-            name_prompts(str(row.prompts.get("name", ""))),
-            row.severity if row.domain != CLEAN else 0,
-            row.order_text,
-            stream_of(row),
-        )
-        shared: dict[str, Any] = {
-            "setting": setting, "run": row.run, "row": row, "seed": row.seed, "spec": row.spec,
-            "watch": row.watch.get("spec", ""), "batch_size": row.batch_size, "images": row.images, "emit": row.emit,
-            "weights": row.backbone.get("weights", ""), "dtype": row.backbone.get("dtype", ""),
-            "prompts": row.prompts.get("digest", ""), "stream": tuple(row.domains) if several else (),
-        } | {key: row.metrics.get(key) for key in METRICS}  # fmt: skip
-        for domain, accuracy in (row.domains if several else {row.domain: row.metrics["accuracy"]}).items():
-            lines.append(shared | {"domain": domain, "accuracy": accuracy})
-    frame = pd.DataFrame(lines)
-    scale = pd.Series([100 if key in PERCENT else 1 for key in METRICS], list(METRICS))
-    return frame.assign(**frame[list(METRICS)].astype(float).mul(scale))
-
-
 def gather(rows: Iterable[Row]) -> Settings:
-    """Return rows as groups, by setting."""
+    """Return rows as groups, by setting: those with most images first."""
     rows = list(rows)
-    settings: Settings = {}
-    for setting, part in tabulate(rows).groupby("setting", sort=False) if rows else ():
-        once = part.drop_duplicates("run")["row"].tolist()
-        part = part.assign(data=part["run"].map(_name_data(once)), length=part["run"].map(_find_lengths(once)))
-        own = cast("Setting", setting)
-        groups = part.groupby(list(Key._fields), sort=False)
-        settings[own] = [RunGroup(_find_label(g["row"].tolist()), own, Key(*key), g) for key, g in cast("Any", groups)]
-    return settings
+    whole = _count_whole(rows)
+    versions: dict[tuple[Setting, str], dict[str, int]] = {}
+    found: dict[Setting, dict[Key, list[Row]]] = {}
+    for row in rows:
+        setting = _find_setting(row)
+        if row.images == whole.get(_name_natural(row)):
+            setting = replace(setting, images=0)
+        # Digests of two domains say nothing about each other: each may cover only the files of its domain.
+        digests = versions.setdefault((setting, row.domain), {})
+        setting = replace(setting, version=digests.setdefault(row.data_digest, len(digests)))
+        key = Key(row.spec, row.watch.get("spec", ""), row.batch_size, row.emit)
+        found.setdefault(setting, {}).setdefault(key, []).append(row)
+    return {
+        setting: [RunGroup(_find_label(own), setting, key, own) for key, own in found[setting].items()]
+        for setting in sorted(found, key=lambda setting: -(setting.images or float("inf")))
+    }
+
+
+def _find_setting(row: Row) -> Setting:
+    stream = stream_of(row)
+    return Setting(
+        backbone=name_backbone(str(row.backbone.get("name", "?"))),
+        weights=row.backbone.get("weights", ""),
+        dtype=row.backbone.get("dtype", ""),
+        prompts=name_prompts(str(row.prompts.get("name", ""))),
+        prompts_digest=row.prompts.get("digest", ""),
+        dataset=shorten_address(row.dataset),
+        origin="; ".join(row.protocol.get(key, "") for key in ("images", "corruptions")),
+        severity=row.severity if row.domain != CLEAN else 0,
+        images=row.images,
+        order=row.order_text,
+        stream=stream,
+        domains=tuple(row.domains) if stream.several else (),
+    )
+
+
+def _name_natural(row: Row) -> tuple[str, ...]:
+    return row.dataset, row.domain, row.order_text
+
+
+def _count_whole(rows: Sequence[Row]) -> dict[tuple[str, ...], int]:
+    """Return the images of each natural domain, the most of any run on it."""
+    natural = split((row for row in rows if is_natural(row) and not stream_of(row).several), _name_natural)
+    return {domain: max(row.images for row in own) for domain, own in natural.items()}
 
 
 def is_natural(row: Row) -> bool:
@@ -245,62 +262,11 @@ def identify_stream(row: Row, timing: bool = True) -> str:
     return repr((*model, *stream))
 
 
-def _find_lengths(rows: Sequence[Row]) -> dict[str, int]:
-    """Return the images of each run, 0 for a whole natural domain: these have different numbers of images."""
-    counts = split((row for row in rows if is_natural(row) and not stream_of(row).several), lambda row: row.domain)
-    largest = {domain: max(row.images for row in members) for domain, members in counts.items()}
-    return {row.run: 0 if row.images == largest.get(row.domain) else row.images for row in rows}
-
-
-def _name_data(rows: Sequence[Row]) -> dict[str, str]:
-    """Return a name for the images of each run; empty for all unless runs on one domain saw different ones.
-
-    Digests of two domains say nothing about each other: each may cover only the files of its domain.
-    """
-    if not _find_clashes(rows):
-        return {row.run: "" for row in rows}
-    keys = [key for key in rows[0].protocol if all(key in row.protocol for row in rows)]
-    keys = [key for key in keys if len({row.protocol[key] for row in rows}) > 1]
-    found = {}
-    for facts, members in split(rows, lambda row: "; ".join(row.protocol[key] for key in keys)).items():
-        clashes = _find_clashes(members)
-        for row in members:
-            found[row.run] = f"data {row.data_digest[:8]}" if row.data_digest in clashes else facts
-    return found
-
-
-def _find_clashes(rows: Sequence[Row]) -> set[str]:
-    """Return the digests of images where one domain has several."""
-    by_domain = split(rows, lambda row: (row.domain, *row.domains)).values()
-    digests = [{row.data_digest for row in members} for members in by_domain]
-    return {digest for own in digests if len(own) > 1 for digest in own}
-
-
 def _find_label(rows: Sequence[Row]) -> str:
-    """Return the label of a group: the one its plan gave it, or its method's own with the changed arguments.
-
-    The latter where plans disagree, and where the label is that of a step of an ablation that changes nothing.
-    """
-    row, changes, ours = rows[0], find_changes(rows[0].spec), OURS if is_variant(rows[0]) else ""
-    given = row.label.removesuffix(row.watch_text)
-    if len({other.label for other in rows}) == 1 and (
-        changes or not (_names_values(row, given) or _is_printed(row, given))
-    ):
-        return row.label + ours
-    arguments = f" ({', '.join(f'{key}={value}' for key, value in changes.items())})" if changes else ""
-    return label_of(row) + arguments + row.watch_text + ours
-
-
-def _names_values(row: Row, label: str) -> bool:
-    """Return True if a label only gives the values of a sweep's arguments, such as ``gap, 5``."""
-    sweeps = find_card(row.method).swept
-    values = expand_spec(row.spec) if sweeps else {}
-    return any(sorted(label.split(", ")) == sorted(str(values[key]) for key in keys) for keys in sweeps.values())
-
-
-def _is_printed(row: Row, label: str) -> bool:
-    """Return True if a published table prints this label for the method with these parts."""
-    return any((found := table.find(row.spec)) and found.printed == label for table in read_tables().values())
+    """Return the label that a plan gave; of several the method's own if it is one of them, else the first."""
+    given = [row.label for row in rows]
+    own = label_of(rows[0]) + rows[0].watch_text
+    return (own if own in given else given[0]) + (OURS if is_variant(rows[0]) else "")
 
 
 def order_domains(groups: Sequence[RunGroup]) -> list[str]:
@@ -327,8 +293,10 @@ def share_seeds(groups: Sequence[RunGroup], domains: Sequence[str] | None = None
     if not common:
         return list(groups), ["No seed is complete in all lines."]
     dropped = {seed for one in groups for seed in one.seeds} - common
-    kept = [replace(one, frame=one.frame[one.frame["seed"].isin(common)]) if dropped else one for one in groups]
-    return kept, [f"Not complete in all lines, left out: {name_seeds(dropped)}."] if dropped else []
+    if not dropped:
+        return list(groups), []
+    kept = [replace(one, rows=[row for row in one.rows if row.seed in common]) for one in groups]
+    return kept, [f"Not complete in all lines, left out: {name_seeds(dropped)}."]
 
 
 def sort_groups(groups: Iterable[RunGroup]) -> list[RunGroup]:
@@ -350,20 +318,18 @@ def choose_main(groups: Sequence[RunGroup]) -> list[RunGroup]:
 
 
 def add_base(parts: Sequence[RunGroup], groups: Sequence[RunGroup]) -> list[RunGroup]:
-    """Return variations of a method between the baseline and the unchanged method, under the same protocol."""
-    frozen = split((one for one in groups if one.kind is LineKind.BASELINE), lambda one: one.key.ground)
-    grounds = dict.fromkeys(one.key.ground for one in parts)
-    baselines = (max(frozen[key], key=lambda one: len(one.domains)) for key in grounds if key in frozen)
-    methods = {(one.first.method, one.key.batch_size, one.key.ground) for one in parts}
-    plain = (one for one in groups if not one.changes)
-    whole = (one for one in plain if (one.first.method, one.key.batch_size, one.key.ground) in methods)
+    """Return variations of a method in one setting between the baseline and the unchanged method."""
+    frozen = [one for one in groups if one.kind is LineKind.BASELINE]
+    baseline = [max(frozen, key=lambda one: len(one.domains))] if frozen else []
+    methods = {(one.first.method, one.key.batch_size) for one in parts}
+    whole = [one for one in groups if not one.changes and (one.first.method, one.key.batch_size) in methods]
     table = find_published(COMPONENTS)
 
     def place(one: RunGroup) -> int:
-        row = table.find(one.first.spec)
+        row = table.find(one.key.spec)
         return table.rows.index(row) if row else len(table.rows)
 
-    return tell_apart([*baselines, *sorted(parts, key=place), *whole])
+    return tell_apart([*baseline, *sorted(parts, key=place), *whole])
 
 
 def name_stream(domains: Sequence[str]) -> str:
@@ -374,54 +340,23 @@ def name_stream(domains: Sequence[str]) -> str:
     return f"{domains[0]} → … → {domains[-1]} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _find_aspects(groups: Sequence[RunGroup]) -> pd.DataFrame:
-    """Return phrases for what groups of one setting differ in: a line per group, a column per aspect.
-
-    Weights of another dtype have another digest: that alone is no difference.
-    """
-    frame = pd.DataFrame(
-        {
-            "batch size": f"batch {key.batch_size}",
-            "images": f"{key.length or 'all'} images",
-            EMISSION: key.emit,
-            WEIGHTS: f"weights {key.weights[:8] or '?'}",
-            DTYPE: key.dtype or "?",
-            "data": key.data,
-            "prompts": f"prompts {key.prompts[:8]}",
-            "order of domains": name_stream(key.stream),
-        }
-        for key in (one.key for one in groups)
-    )
-    different = [aspect for aspect in frame if frame[aspect].nunique() > 1]
-    if WEIGHTS in different and len(frame[[DTYPE, WEIGHTS]].drop_duplicates()) == frame[DTYPE].nunique():
-        different.remove(WEIGHTS)
-    return frame[different]
-
-
-def tell_apart(groups: Iterable[RunGroup], aspects: Collection[str] | None = None) -> list[RunGroup]:
-    """Return the groups of one table; where one label names several, what differs is added to it.
-
-    Of the protocol only the given ``aspects`` are added, by default all.
-    """
-    every, named = list(groups), []
-    alike = Counter(one.label for one in every)
-    for one in every:
-        same = [one, *(other for other in every if other.label == one.label and other is not one)]
-        own = _find_aspects(same).iloc[0].to_dict() if alike[one.label] > 1 else {}
-        phrases = {str(key): text for key, text in own.items() if text and (aspects is None or key in aspects)}
-        specs = [read_spec(other.first.spec)[1] for other in same]
-        added = [f"{key}={v}" for key, v in specs[0].items() if any(spec.get(key) != v for spec in specs)]
-        label = f"{one.label} ({', '.join([*added, *phrases.values()])})" if added or phrases else one.label
-        named.append(replace(one, label=label, named=one.named | frozenset(phrases)))
+def tell_apart(groups: Iterable[RunGroup]) -> list[RunGroup]:
+    """Return the groups of one table; where several have one label, the values in which they differ are added to it."""
+    every = list(groups)
+    values = [
+        read_spec(one.key.spec)[1] | {"batch": one.key.batch_size, "emit": one.key.emit, "watch": one.key.watch}
+        for one in every
+    ]
+    named = []
+    for one, own in zip(every, values, strict=True):
+        alike = [theirs for other, theirs in zip(every, values, strict=True) if other.label == one.label]
+        added = [f"{key}={v}" for key, v in own.items() if any(theirs.get(key) != v for theirs in alike)]
+        named.append(replace(one, label=f"{one.label} ({', '.join(added)})") if added else one)
     return named
 
 
-def note_differences(groups: Sequence[RunGroup]) -> list[str]:
-    """Return the aspects in which the lines of a table differ, each with its values, unless labels name them."""
-    notes = []
-    labels = pd.Series([one.label for one in groups], dtype=object)
-    for aspect, phrases in _find_aspects(groups).items() if groups else ():
-        if aspect != EMISSION and not all(aspect in one.named for one in groups):  # emission is a trait of the method
-            named = labels.groupby(phrases, sort=False).agg(", ".join).items()
-            notes.append(f"{aspect}: {'; '.join(f'{phrase or None} ({names})' for phrase, names in named)}")
-    return notes
+def note_batches(groups: Sequence[RunGroup]) -> list[str]:
+    """Return a note about the batch sizes of lines, if they have several."""
+    sizes = split(groups, lambda one: one.key.batch_size)
+    texts = [f"{size} ({', '.join(one.label for one in own)})" for size, own in sorted(sizes.items())]
+    return [f"Batch sizes: {'; '.join(texts)}."] if len(sizes) > 1 else []

@@ -6,9 +6,9 @@ every column all lines have the same streams, so that their numbers can be compa
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -21,10 +21,7 @@ from lmr.bench.running.row import Row
 from lmr.data.names import ORDERS, describe_order
 from lmr.report.gains import COUNTS, DIFFERENCE, Entry, compare_with_best, lay_gains, matches, measure_gain
 from lmr.report.groups import (
-    DTYPE,
-    EMISSION,
     SHUFFLE,
-    WEIGHTS,
     RunGroup,
     Setting,
     Settings,
@@ -51,7 +48,6 @@ ORDER_NAMES = {
 }  # fmt: skip
 FREQUENT = {1: "one class", 2: "two classes"}
 OWN = 0  # in place of a batch size: the one that the values of each method were chosen for
-FIELDS = ("severity", "dataset", "images")  # that the head of a column names if it must
 WORST = Column("worst", "worst case", 1)
 LIFE = (Column("below", "windows below %", 1, False), Column("drop", "worst drop", 1, False), WORST)
 BOARD = (
@@ -114,25 +110,25 @@ class Scenario:
         kinds = self.natural, self.kind == HAUL, list(StreamKind).index(self.stream), kind, len(self.order), self.order
         return *kinds, -self.severity, -self.batch_size, self.images, self.dataset
 
-    def describe(self, batch_size: int, shown: Collection[str] = ()) -> str:
-        """Return the head of a column, without the usual batch size; with dataset, severity or images if ``shown``."""
+    def describe(self, batch_size: int, whole: bool = False) -> str:
+        """Return the head of a column, without the usual batch size; the ``whole`` has dataset, severity and images."""
         order = self.order
         if self.stream.several:
             order = f"{self.stream.value}{order.removeprefix(SHUFFLED)}"
         elif self.natural:
             order = re.sub(rf"^{SHUFFLED}", "each domain", order)
         sizes = {OWN: "own batches", 1: "single images"}
-        parts = [self.dataset] if "dataset" in shown else [self.dataset.split("@")[0]] if self.natural else []
-        parts += [order, *([f"severity {self.severity}"] if "severity" in shown and self.severity else [])]
+        parts = [self.dataset] if whole else [self.dataset.split("@")[0]] if self.natural else []
+        parts += [order, *([f"severity {self.severity}"] if whole and self.severity else [])]
         parts += [sizes.get(self.batch_size, f"batches of {self.batch_size}")] if self.batch_size != batch_size else []
-        return ", ".join([*parts, *([f"{self.images:,} images"] if "images" in shown else [])])
+        return ", ".join([*parts, *([f"{self.images:,} images"] if whole and self.images else [])])
 
 
 def find_scenario(one: RunGroup) -> Scenario:
     """Return the kind of stream that a group of runs is about."""
     row, setting = one.first, one.setting
     facts = row.order.get("kind", ""), name_order(row.order), setting.stream, row.batch_size
-    return Scenario(setting.dataset, *facts, one.key.length, setting.severity, is_natural(row))
+    return Scenario(setting.dataset, *facts, setting.images, setting.severity, is_natural(row))
 
 
 def _list_scenarios(members: Sequence[RunGroup]) -> Iterator[tuple[RunGroup, Scenario]]:
@@ -149,23 +145,6 @@ def _list_scenarios(members: Sequence[RunGroup]) -> Iterator[tuple[RunGroup, Sce
     for one, own in found:
         severities = [s for _, s in found if s.severity and replace(s, severity=0) == own]
         yield from ((one, scenario) for scenario in dict.fromkeys(severities or [own]))
-
-
-def _is_life(one: RunGroup) -> bool:
-    return not find_scenario(one).plain
-
-
-def _find_worlds(settings: Settings, wanted: Callable[[RunGroup], bool]) -> Settings:
-    """Return the groups on one kind of data with one model, at any severity and in any order, if some are wanted."""
-    found: Settings = {}
-    for setting, groups in settings.items():
-        name = re.sub(r"^pocket-c-\d+$", "pocket-c", setting.dataset)  # stored runs on drawings: one world
-        found.setdefault(_blur(setting, name), []).extend(groups)
-    return {setting: groups for setting, groups in found.items() if any(map(wanted, groups))}
-
-
-def _blur(setting: Setting, dataset: str) -> Setting:
-    return replace(setting, dataset=dataset, severity=0, order=SHUFFLE, stream=StreamKind.DOMAIN)
 
 
 def _find_frozen(groups: Iterable[RunGroup]) -> FindFrozen:
@@ -187,12 +166,17 @@ def lay_life(runs: Runs, settings: Settings) -> list[Layout]:
 
     Published streams are there to compare with, at the severities of the others only.
     """
+    worlds: Settings = {}
+    for setting, groups in settings.items():
+        name = re.sub(r"^pocket-c-\d+$", "pocket-c", setting.dataset)  # stored runs on drawings: one world
+        worlds.setdefault(replace(setting.keep(), dataset=name), []).extend(groups)
     layouts = []
-    for setting, groups in _find_worlds(settings, _is_life).items():
-        every = [members for members in _find_lines(groups) if any(map(_is_life, members))]
-        severities = {0, *(one.setting.severity for members in every for one in members if _is_life(one))}
+    for setting, groups in worlds.items():
+        life = {one for one in groups if not find_scenario(one).plain}
+        severities = {0, *(one.setting.severity for one in life)}
+        every = [members for members in _find_lines(groups) if life & set(members)]
         lines = [[one for one in members if one.setting.severity in severities] for members in every]
-        layouts.append(Board(runs, setting, _find_frozen(groups), lines).lay("life", "In life", LIFE))
+        layouts += [Board(runs, setting, _find_frozen(groups), lines).lay("life", "In life", LIFE)] if life else []
     return layouts
 
 
@@ -202,7 +186,7 @@ def lay_leaderboards(runs: Runs, settings: Settings, reference: str | None = Non
     With a reference a table of differences for every column follows.
     """
     layouts = []
-    for setting, members in split(settings, lambda setting: _blur(setting, "")).items():
+    for setting, members in split(settings, Setting.keep).items():
         groups = [one for own in members for one in settings[own] if one.is_main]
         board = Board(runs, setting, _find_frozen(groups), _find_lines(groups))
         layouts += [board.lay("leaderboard", "Leaderboard", BOARD), *board.lay_leads(reference)]
@@ -219,13 +203,13 @@ def _find_lines(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
 
 
 def identify_line(one: RunGroup) -> tuple[Any, ...]:
-    """Return what the groups of one line share, whatever the stream: method, watch, emission and model.
+    """Return what the groups of one line share, whatever the stream: method, watch and emission.
 
     A run from before a method had some argument is of the same configuration as one with the default of it.
     """
     known = find_known(one.first.method) is not None
     values = sorted(expand_spec(one.first.spec).items()) if known else one.first.spec
-    return one.first.method, repr(values), one.key.watch, one.key.emit, one.key.weights, one.key.dtype
+    return one.first.method, repr(values), one.key.watch, one.key.emit
 
 
 def choose_common(sets: Sequence[frozenset[T]]) -> frozenset[T]:
@@ -251,7 +235,8 @@ class Board:
     def __init__(self, runs: Runs, setting: Setting, frozen: FindFrozen, lines: Sequence[Sequence[RunGroup]]) -> None:
         """Take the groups of each line."""
         self.runs, self.setting = runs, setting
-        self.firsts = tell_apart((members[0] for members in lines), (EMISSION, WEIGHTS, DTYPE))
+        firsts = (members[0] for members in lines)  # of any batch size
+        self.firsts = tell_apart(replace(one, key=one.key._replace(batch_size=0)) for one in firsts)
         entries = [
             {
                 "line": number, "scenario": scenario, "batch_size": scenario.batch_size, "seed": row.seed,
@@ -387,15 +372,10 @@ def _choose_columns(entries: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name_columns(columns: Sequence[Scenario], batch_size: int) -> dict[Scenario, str]:
-    """Return the heads of the columns; where several would be the same, with the fewest facts that differ."""
-    heads = {}
-    for alike in split(columns, lambda scenario: scenario.describe(batch_size)).values():
-        for shown in itertools.chain.from_iterable(itertools.combinations(FIELDS, n) for n in range(len(FIELDS) + 1)):
-            named = {scenario: scenario.describe(batch_size, shown) for scenario in alike}
-            if len(set(named.values())) == len(alike):
-                break
-        heads.update(named)
-    return {scenario: heads[scenario] for scenario in columns}
+    """Return the heads of the columns; where several would be the same, with all facts."""
+    heads = {scenario: scenario.describe(batch_size) for scenario in columns}
+    alike = Counter(heads.values())
+    return {s: head if alike[head] == 1 else s.describe(batch_size, whole=True) for s, head in heads.items()}
 
 
 def _read(row: Row | None) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmr.bench.running.pack import is_pack
@@ -22,15 +22,7 @@ from lmr.report.leaderboard import lay_leaderboards, lay_life
 from lmr.report.published import VARIANTS
 from lmr.report.runs import Runs, read_runs
 from lmr.report.table import Layout, Table, name_apart
-from lmr.report.tables import (
-    lay_accuracy,
-    lay_components,
-    lay_costs,
-    lay_measures,
-    lay_sweeps,
-    lay_variants,
-    split_lengths,
-)
+from lmr.report.tables import lay_accuracy, lay_components, lay_costs, lay_measures, lay_sweeps, lay_variants
 from lmr.report.verdicts import list_verdicts
 
 PACKED = "Packed runs have predictions alone: figures of margins, gaps and recoveries are not made of them."
@@ -86,14 +78,13 @@ def build_tables(runs: Runs, settings: Settings, reference: str | None = None) -
     life, settings = lay_life(runs, settings), _leave_out_skewed(settings)
     layouts = [*life, *lay_variants(settings)]
     for setting, groups in settings.items():
-        lengths = split_lengths(groups) if setting.dataset not in VARIANTS else []
-        for own in lengths:
-            ending = f"{own[0].key.length or 'all'} images" if len(lengths) > 1 else ""
-            main = choose_main(own)
-            made = [lay_accuracy(setting, main)] if main else []
-            if len(main) > 1:
-                made += [*lay_gains(runs, setting, enter_groups(main), reference), lay_measures(setting, main)]
-            layouts += [replace(layout, ending=ending) for layout in (*made, *lay_costs(setting, own))]
+        if setting.dataset in VARIANTS:
+            continue
+        main = choose_main(groups)
+        layouts += [lay_accuracy(setting, main)] if main else []
+        if len(main) > 1:
+            layouts += [*lay_gains(runs, setting, enter_groups(main), reference), lay_measures(setting, main)]
+        layouts += lay_costs(setting, groups)
     return _build([*layouts, *lay_components(settings), *lay_sweeps(settings)])
 
 

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from lmr.core.errors import LmrError
 
+LEVEL = 0.95  # the probability with which an interval covers the difference
 _REPEATS = 1 << 20  # more than the times a stream shows one image
 _ANGLES = np.linspace(0, math.pi / 2, 100_001)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of accuracies with its interval at ``level``.
+    """A difference of accuracies with its interval at 95 %.
 
     ``by_images`` and ``by_orders`` are the two parts of half of the interval, which add up as squares: how far it
     reaches for the draw of the images and for that of the orders. One order says nothing about others.
@@ -28,7 +29,6 @@ class Difference:
     mean: float
     low: float
     high: float
-    level: float
     images: int
     orders: int = 1
     by_images: float = 0.0
@@ -41,8 +41,6 @@ def measure_difference(
     images: NDArray[np.int64] | None = None,
     orders: NDArray[np.int64] | None = None,
     weights: NDArray[np.float64] | None = None,
-    *,
-    level: float = 0.95,
 ) -> Difference:
     """Return "ours - other" with an interval for other images in other orders.
 
@@ -59,7 +57,6 @@ def measure_difference(
         images: The image that each answer is about, [M]; without it every answer is about another one.
         orders: The order that each answer is from, [M]; without it all are from one.
         weights: The weight of each answer in the mean, [M].
-        level: The probability with which the interval covers the difference.
     """
     sizes = {part.shape for part in (ours, other, images, orders, weights) if part is not None}
     if len(sizes) > 1 or ours.ndim != 1 or not ours.size:
@@ -67,8 +64,6 @@ def measure_difference(
             f"Expected answers of both methods to the same images, [M] each, got shapes "
             f"{' and '.join(str(list(size)) for size in sorted(sizes))}; align them by their index."
         )
-    if not 0 < level < 1:
-        raise LmrError(f"Expected a level between 0 and 1, got {level}.")
     share = np.ones(len(ours)) if weights is None else weights
     gain = share / share.sum() * (ours.astype(np.float64) - other)
     mean = float(gain.sum())
@@ -77,10 +72,10 @@ def measure_difference(
     by_image, count = _sum_squares(rest, drawn)
     by_order, several = _sum_squares(rest, np.zeros(len(ours)) if orders is None else orders)
     errors = [math.sqrt(v * n / (n - 1)) if n > 1 else 0.0 for v, n in ((by_image, count), (by_order, several))]
-    parts = [find_quantile(level, n - 1) * v if n > 1 else 0.0 for v, n in zip(errors, (count, several), strict=True)]
+    parts = [find_quantile(LEVEL, n - 1) * v if n > 1 else 0.0 for v, n in zip(errors, (count, several), strict=True)]
     half = math.hypot(*parts) if count > 1 else 1.0
     low, high = max(-1.0, mean - half), min(1.0, mean + half)
-    return Difference(mean, low, high, level, count, several, parts[0], parts[1] if several > 1 else None)
+    return Difference(mean, low, high, count, several, parts[0], parts[1] if several > 1 else None)
 
 
 def _sum_squares(parts: NDArray[np.float64], groups: NDArray[Any]) -> tuple[float, int]:

@@ -127,7 +127,6 @@ class Layout:
     published: PublishedTable | None = None
     corner: str = "method"
     detail: str = ""  # after the kind, in the name
-    ending: str = ""  # of title and name
     order: str = ""  # the column that sorts the lines, the largest number first
     notes: Sequence[str] = ()
 
@@ -155,7 +154,7 @@ class Layout:
             found = pd.Series([line.cells[place].value for line in lines], dtype=float)
             lines = [lines[number] for number in found.sort_values(ascending=False, kind="stable").index]
         shown = paper if any(cell.published is not None for line in lines for cell in line.cells) else None
-        title = ", ".join(filter(None, [f"{self.title}: {self.setting.describe()}", self.ending]))
+        title = f"{self.title}: {self.setting.describe()}"
         return Table(self.name, title, columns, tuple(lines), self.corner, shown, tuple(self.notes))
 
     @property
@@ -165,7 +164,7 @@ class Layout:
         parts = [self.kind, self.detail, setting.dataset, setting.backbone]
         parts += ["" if "{" in setting.prompts else setting.prompts, f"s{setting.severity}"]
         parts += ["" if setting.stream is StreamKind.DOMAIN else setting.stream.value]
-        parts += ["" if setting.order == SHUFFLE else setting.order, self.ending]
+        parts += ["" if setting.order == SHUFFLE else setting.order]
         return re.sub(r"[^A-Za-z0-9]+", "-", "-".join(filter(None, parts))).strip("-").lower()
 
     def _count_streams(self, key: str) -> int:
@@ -202,12 +201,11 @@ def fill(line: int, values: Mapping[str, float | None], rows: Iterable[Row]) -> 
 
 
 def name_apart(items: Iterable[Named]) -> list[Named]:
-    """Return tables or drawings under safe names of their own: those of a second one with the same name end with -2."""
+    """Return tables or drawings under names of their own: that of a second one with the same name ends with -2."""
     named: dict[str, Named] = {}
     for item in items:
-        base = name = re.sub(r"[^A-Za-z0-9]+", "-", item.name).strip("-")
-        number = 1
+        name, number = item.name, 1
         while name in named:
-            name = f"{base}-{(number := number + 1)}"
+            name = f"{item.name}-{(number := number + 1)}"
         named[name] = replace(item, name=name)
     return list(named.values())

@@ -17,7 +17,7 @@ from lmr.report.groups import (
     choose_main,
     complete,
     find_common,
-    note_differences,
+    note_batches,
     order_domains,
     share_seeds,
     split,
@@ -61,13 +61,8 @@ def lay_accuracy(setting: Setting, groups: Sequence[RunGroup], paper: PublishedT
     shown = {domain: [domain] for domain in domains} | ({AVERAGE: domains} if len(domains) > 1 else {})
     columns = [Column(key, shorten(key)) for key in shown]
     entries = {(n, key): one.enter(own) for n, one in enumerate(lines) for key, own in shown.items()}
-    notes = *dropped, *note_differences(lines)
+    notes = *dropped, *note_batches(lines)
     return Layout("accuracy", "Accuracy (%)", setting, lines, columns, entries, published=paper, notes=notes)
-
-
-def group_parts(groups: Sequence[RunGroup]) -> dict[str, list[RunGroup]]:
-    """Return the groups with parts switched off, by the label of their method."""
-    return split((one for one in groups if one.kind is LineKind.PART), lambda one: label_of(one.first))
 
 
 def lay_measures(setting: Setting, groups: Sequence[RunGroup], measures: Sequence[Column] = MEASURES) -> Layout:
@@ -76,7 +71,7 @@ def lay_measures(setting: Setting, groups: Sequence[RunGroup], measures: Sequenc
     lines, dropped = share_seeds(groups, domains)
     columns = [c for c in measures if domains and any(one.frame[c.key].notna().any() for one in lines)]
     entries = {(n, c.key): one.enter(domains, c.key) for n, one in enumerate(lines) for c in columns}
-    notes = *dropped, f"Domains: {', '.join(domains)}.", *note_differences(lines)
+    notes = *dropped, f"Domains: {', '.join(domains)}."
     return Layout("measures", "All measures", setting, lines, columns, entries, notes=notes)
 
 
@@ -95,7 +90,7 @@ def lay_costs(setting: Setting, groups: Sequence[RunGroup]) -> list[Layout]:
 
 def lay_variants(settings: Settings) -> list[Layout]:
     """Return ImageNet-A, -R, -Sketch and -V2 as columns: a table for every backbone, prompts and order."""
-    chosen = {s: choose_main(split_lengths(groups)[0]) for s, groups in settings.items() if s.dataset in VARIANTS}
+    chosen = {setting: choose_main(groups) for setting, groups in settings.items() if setting.dataset in VARIANTS}
     return _lay_by_dataset("imagenet-variants", "ImageNet variants: accuracy (%)", chosen, VARIANTS)
 
 
@@ -103,40 +98,40 @@ def lay_components(settings: Settings) -> list[Layout]:
     """Return the parts of each method that has some: mean accuracy, datasets as columns."""
     found: dict[str, Settings] = {}
     for setting, groups in settings.items():
-        for label, parts in group_parts(groups).items():
-            found.setdefault(label, {})[setting] = add_base(parts, groups)
+        parts = split((one for one in groups if one.kind is LineKind.PART), lambda one: label_of(one.first))
+        for label, own in parts.items():
+            found.setdefault(label, {})[setting] = add_base(own, groups)
     title = "The parts of {}: mean accuracy over the corruptions (%)"
     return [own for label, parts in found.items() for own in _lay_by_dataset(COMPONENTS, title.format(label), parts)]
 
 
-def split_lengths(groups: Sequence[RunGroup]) -> list[list[RunGroup]]:
-    """Return groups with the same number of images together: whole natural domains, then the largest number first."""
-    found = split(groups, lambda one: one.key.length)
-    return [found[length] for length in sorted(found, key=lambda length: -length if length else -float("inf"))]
-
-
 def _lay_by_dataset(kind: str, title: str, found: Settings, sets: Sequence[str] = ()) -> list[Layout]:
-    """Return a layout for all settings that differ only in the dataset: its columns, each the mean over its domains.
+    """Return a layout for all settings that differ only in the data: its columns, each the mean over its domains.
 
-    With given ``sets`` the last column is the mean over them.
+    With given ``sets`` only they are columns, and the last one is the mean over them.
     """
     layouts = []
-    for protocol, own in split(found, lambda setting: replace(setting, dataset="")).items():
-        shared = {setting.dataset: share_seeds(found[setting]) for setting in own}
-        every = [one for members, _ in shared.values() for one in members]
-        lines = list(split(every, lambda one: (one.label, one.key.weights, one.key.dtype)).values())
-        covered = {dataset: find_common(members) for dataset, (members, _) in shared.items()}
-        numbered = [(n, one, one.setting.dataset) for n, members in enumerate(lines) for one in members]
-        entries = {(n, dataset): one.enter(covered[dataset]) for n, one, dataset in numbered}
+    for protocol, members in split(found, lambda setting: setting.keep("severity", "order", "stream")).items():
+        entries, notes, lines = dict[tuple[int, str], pd.DataFrame](), list[str](), dict[str, RunGroup]()
+        shown: dict[str, Setting] = {}
+        for setting in members:
+            count = sum(other.dataset == setting.dataset for other in shown.values())
+            key = f"{setting.dataset} ({count + 1})" if count else setting.dataset
+            shown[key] = setting
+            groups, dropped = share_seeds(found[setting])
+            domains = find_common(groups)
+            for one in groups:
+                lines.setdefault(one.label, one)
+                entries[list(lines).index(one.label), key] = one.enter(domains)
+            notes += [f"{key}: {text}" for text in (*dropped, *([f"{setting.describe()}."] if count else []))]
         for n in range(len(lines) if sets else 0):
             each = [entries[n, name].assign(stream=name) for name in sets if (n, name) in entries]
             entries[n, AVERAGE] = complete(pd.concat(each), len(sets))
-        columns = [Column(key, shorten(key)) for key in (*(sets or shared), *([AVERAGE] if sets else ()))]
-        firsts, notes = tell_apart(members[0] for members in lines), []
-        for dataset, (members, dropped) in shared.items():
-            notes += [f"{dataset}: {text}" for text in (*dropped, *note_differences(members))]
+        columns = [Column(key, shorten(key)) for key in ((*sets, AVERAGE) if sets else shown)]
         paper = find_published(kind)
-        layouts.append(Layout(kind, title, protocol, firsts, columns, entries, published=paper, notes=notes))
+        layouts.append(
+            Layout(kind, title, protocol, list(lines.values()), columns, entries, published=paper, notes=notes)
+        )
     return layouts
 
 

@@ -103,13 +103,6 @@ def find_sweep(row: Row) -> str | None:
     return next((name for name, keys in sweeps.items() if changes and changes <= set(keys)), None)
 
 
-def find_usual_batch(row: Row, preset: str) -> int | None:
-    """Return the batch size that the values of a method's preset were chosen for."""
-    presets = find_card(row.method).presets
-    found = presets.get(preset) or presets.get("default")
-    return found.batch_size if found else None
-
-
 def identify_parts(spec: str) -> tuple[str, tuple[str, ...]]:
     """Return the method of a spec and the parts that it switches off."""
     name, values = read_spec(spec)

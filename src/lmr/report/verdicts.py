@@ -18,7 +18,7 @@ from lmr.report.groups import Settings, choose_main
 from lmr.report.protocol import match_corruption_table
 from lmr.report.published import AVERAGE, COMPONENTS, PublishedTable, read_paper, read_tables
 from lmr.report.table import Layout, Line, Table
-from lmr.report.tables import lay_accuracy, lay_components, lay_costs, lay_variants, split_lengths
+from lmr.report.tables import lay_accuracy, lay_components, lay_costs, lay_variants
 from lmr.report.traits import LineKind
 
 CELL, MEAN = 1.0, 0.5  # points of accuracy
@@ -127,12 +127,11 @@ def _lay_alike(published: PublishedTable, settings: Settings) -> Iterator[Layout
         yield from lay_variants(settings)
     elif published.name == COMPONENTS:
         yield from lay_components(settings)
-    for setting, series in settings.items():
-        groups = split_lengths(series)[0]
-        if published.name == "efficiency" and setting.dataset == published.protocol["dataset"]:
-            yield from lay_costs(setting, groups) if setting.severity else ()
-        elif not setting.severity:
+    for setting, groups in settings.items():
+        if not setting.severity:
             continue
+        if published.name == "efficiency" and setting.dataset == published.protocol["dataset"]:
+            yield from lay_costs(setting, groups)
         elif match_corruption_table(setting.dataset, setting.backbone, setting.prompts) == published:
             yield lay_accuracy(setting, choose_main(groups), published)
 

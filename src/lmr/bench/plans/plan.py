@@ -138,7 +138,7 @@ def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] 
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise LmrError(f"The plan {name!r} is not a TOML file: {explain_text_error(error)}.") from error
-    title, tables = _pop_title(name, content, name), content.pop("runs", [{}])
+    title, tables = str(content.pop("title", name)), content.pop("runs", [{}])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise LmrError(f"The plan {name!r} should have its runs as [[runs]] tables.")
     given = {key: value for key, value in (overrides or {}).items() if value is not None}
@@ -148,16 +148,9 @@ def parse_plan(name: str, text: str, folder: Path, overrides: Mapping[str, Any] 
     }
     parts = [
         replace(_read_part(name, _combine(content | table, given), folder, near), title=heading)
-        for heading, table in ((_pop_title(name, table, ""), table) for table in tables)
+        for heading, table in ((str(table.pop("title", "")), table) for table in tables)
     ]
     return Plan(name, title, tuple(parts))
-
-
-def _pop_title(plan: str, table: dict[str, Any], default: str) -> str:
-    title = table.pop("title", default)
-    if not isinstance(title, str):
-        raise LmrError(f"Expected a title in quotes in the plan {plan!r}, got {title!r}.")
-    return title
 
 
 def _combine(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -330,29 +323,21 @@ def _check_value(item: Field[Any], kind: type, value: Any) -> Any:
         except (RuntimeError, TypeError) as error:
             raise LmrError(f"There is no {name} {value!r}; give cpu, cuda or cuda:0, for example.") from error
     if name == "dominant":
-        return _check_dominant(value)
-    if kind is bool and not isinstance(value, bool):
-        raise LmrError(f"Expected true or false for {name}, got {value!r}.")
-    if kind is float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < bounds["below"]:
-            expected = "a positive number" if bounds["below"] == math.inf else "a number between 0 and 1"
-            raise LmrError(f"Expected {expected} for {name}, got {value!r}.")
-        return float(value)
-    if kind is int:
+        read_dominant(str(value))
+        return str(value)
+    choices = bounds.get("choices", ())
+    if kind is bool:
+        right, expected = isinstance(value, bool), "true or false"
+    elif kind is float:
+        right, expected = type(value) in (int, float) and 0 < value < bounds["below"], "a positive number"
+        expected += f" below {bounds['below']}" if bounds["below"] < math.inf else ""
+    elif kind is int:
         low, high = bounds["low"], bounds["high"]
-        if type(value) is not int or value < low or (high is not None and value > high):
-            span = f"from {low} to {high}" if high is not None else f"of at least {low}"
-            raise LmrError(f"Expected whole numbers {span} for {name}, got {value!r}.")
-    if kind is str and (not isinstance(value, str) or value not in bounds.get("choices", (value,))):
-        known = bounds.get("choices", ())
-        hint = f"{suggest(str(value), known)} There are: {', '.join(known)}." if known else ""
-        raise LmrError(f"Unknown value {value!r} for {name}.{hint}")
-    return value
-
-
-def _check_dominant(value: Any) -> str:
-    text = str(value) if type(value) is int else value
-    if not isinstance(text, str) or not text:
-        raise LmrError(f"Expected classes such as 1, '1+3' or '1>3' for dominant, got {text!r}.")
-    read_dominant(text)
-    return text
+        right = type(value) is int and low <= value <= (high or math.inf)
+        expected = f"whole numbers from {low}" + (f" to {high}" if high else "")
+    else:
+        right = isinstance(value, str) and value in (choices or (value,))
+        expected = f"one of {', '.join(choices)}" if choices else "a text"
+    if not right:
+        raise LmrError(f"Expected {expected} for {name}, got {value!r}.{suggest(str(value), choices)}")
+    return float(value) if kind is float else value
