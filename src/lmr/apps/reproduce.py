@@ -159,8 +159,8 @@ def check_model(job: Reproduction) -> None:
             raise LmrError(
                 f"Stopped: the frozen model {row.backbone['name']!r} answers {100 * share:.2f} % of {row.images:,} "
                 f"images of {row.dataset}, {row.domain}, correctly, which is chance for {classes} classes. The model, "
-                "the class names or the labels of the images are not those of the paper; `lmr doctor "
-                f"{row.backbone['name']}` and the protocol of the rows describe them."
+                "the class names or the labels of the images are not those of the paper; check them with "
+                f"`lmr doctor {row.backbone['name']}` and `lmr fetch {row.dataset} --check FOLDER`."
             )
 
 

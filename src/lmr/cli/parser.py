@@ -37,7 +37,7 @@ COMMANDS = {
     "reproduce": Command(RESEARCH, "run a table of the paper and compare it with the published one"),
     "list": Command(SYSTEM, "show methods and models, and explain the arguments of a method"),
     "doctor": Command(SYSTEM, "describe a model and check that it works"),
-    "fetch": Command(SYSTEM, "get a dataset"),
+    "fetch": Command(SYSTEM, "get a dataset, or check one"),
 }
 GROUPS = (USE, RESEARCH, SYSTEM)
 

@@ -131,7 +131,7 @@ class ImageNetC(CorruptedFiles):
         self.classes = tuple(read_imagenet().values())
         self._lists: dict[str, tuple[str, ...]] = {}
         self._place_of = {wnid: place for place, wnid in enumerate(read_imagenet())}
-        self._advice = f"Run `lmr fetch {name}`."
+        self._advice = f"Run `lmr fetch {name}`, or check the folder with `lmr fetch {name} --check {folder}`."
         first = next((domain for domain in self.domains + EXTRA if self._has(domain)), None)
         if first is None:
             raise LmrError(
@@ -160,6 +160,20 @@ class ImageNetC(CorruptedFiles):
                 raise LmrError(f"There is no folder {str(place / '5')!r}. {self._advice}")
             self._lists[domain] = tuple(list_classes(folder, self._place_of))
         return self._lists[domain]
+
+    def check_files(self, domain: str, severity: int) -> list[str]:
+        """Return messages about missing files in the folder of a corruption and severity."""
+        folder = self.locate(domain) / str(severity)
+        if not folder.is_dir():
+            return [f"There is no folder {str(folder)!r}."]
+        names = set(list_classes(folder, self._place_of))
+        if self._small:
+            missing = [file for file in self.list_files(domain) if file not in names]
+            if missing:
+                return [f"{str(folder)!r} lacks {len(missing)} of the 5,000 images, for example {missing[0]}."]
+        elif len(names) != COUNTS["imagenet"] or names != set(self.list_files(domain)):
+            return [f"Expected the 50,000 validation images in {str(folder)!r}, found {len(names)}."]
+        return []
 
     @property
     def _identity(self) -> str:

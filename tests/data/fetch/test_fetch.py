@@ -16,13 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import lmr.data.fetch.check
+import set_maker as maker
 from lmr.cli.parser import parse
 from lmr.core.errors import LmrError
 from lmr.data.catalogue import EMBEDDED_SETS, NAMES
+from lmr.data.cifar import read_checksums
 from lmr.data.domains import DOMAIN_SETS
+from lmr.data.fetch.check import check_set
 from lmr.data.fetch.fetch import download_file, fetch_set, find_source, unpack_archive
 from lmr.data.fetch.sources import SOURCES, Archive, SetSource
-from lmr.data.names import read_list
+from lmr.data.names import read_imagenet, read_list
+from real_data import FOLDER
 
 CONTENT = np.random.default_rng(0).bytes(3_000_000)
 MD5 = "md5:" + hashlib.md5(CONTENT).hexdigest()
@@ -211,7 +216,7 @@ def test_fetching_a_set(tiny: Any, tmp_path: Path) -> None:
 def test_foreign_folders_are_never_replaced(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / "tiny" / "more").mkdir(parents=True)
     (tmp_path / "tiny" / "more" / "mine").write_text("my only copy")
-    with pytest.raises(LmrError, match="move it away"):
+    with pytest.raises(LmrError, match="--check"):
         fetch_set("tiny", tmp_path)
     assert tiny.asked == []
     assert list_files(tmp_path) == {"tiny/more/mine": b"my only copy"}
@@ -248,26 +253,124 @@ def test_only_listed_images_are_kept(serve: Any, monkeypatch: pytest.MonkeyPatch
 
 def test_sources_are_complete() -> None:
     assert set(NAMES) - {*EMBEDDED_SETS, *DOMAIN_SETS} <= set(SOURCES)
+    lengths = {"md5": 32, "sha256": 64}
     for source in SOURCES.values():
         assert source.archives or source.by_hand
         for archive in source.archives:
+            algorithm, _, digits = archive.checksum.partition(":")
+            assert len(digits) == lengths[algorithm]
+            assert int(digits, 16) >= 0
             assert archive.brings
             assert all(url.startswith("https://") and archive.file in url for url in archive.urls)
+    for files in map(read_checksums, (10, 100)):
+        assert len(files) == len(set(files.values())) == 20
 
 
-def run(*words: str) -> None:
+def run(*words: str) -> str | None:
     options = parse(["fetch", *words])
-    options.run(options)
+    complaint: str | None = options.run(options)
+    return complaint
+
+
+def test_check_of_a_whole_set(tmp_path: Path) -> None:
+    folder = tmp_path / "val"
+    folder.mkdir()
+    maker.Image.new("RGB", (4, 4)).save(tmp_path / "image.jpeg")
+    for place in range(1000):
+        (folder / str(place)).mkdir()
+        for number in range(10):
+            os.link(tmp_path / "image.jpeg", folder / str(place) / f"{number}.jpeg")
+    assert check_set("imagenet-v2", folder) == []
+    name = list(read_imagenet().values())[7]
+    for number in range(10):
+        (folder / "7" / f"{number}.jpeg").unlink()
+    problems = check_set("imagenet-v2", folder)
+    assert problems[0] == "Expected 10000 images, found 9990."
+    assert f"1 of 1000 classes have no image, for example {name!r}" in problems[1]
+
+
+def test_check_of_cifar(tmp_path: Path) -> None:
+    images, labels = maker.make_cifar(10_000, 10)
+    folder = tmp_path / "cifar10"
+    folder.mkdir()
+    np.savez(folder / "cifar10_test.npz", images=images, labels=labels)
+    for place in (tmp_path, folder):  # the root, or the folder itself
+        assert "are not the official test set" in check_set("cifar10", place)[0]
+    if (FOLDER / "cifar10_test.npz").is_file():
+        assert check_set("cifar10", FOLDER) == []
+
+
+def test_check_of_corrupted_cifar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / "CIFAR-100-C"
+    folder.mkdir()
+    np.save(folder / "labels.npy", np.zeros(50_000, np.uint8))
+    rows = np.lib.format.open_memmap(folder / "fog.npy", "w+", np.uint8, (50_000, 32, 32, 3))
+    rows.flush()
+    digest = hashlib.md5((folder / "labels.npy").read_bytes()).hexdigest()
+    monkeypatch.setitem(read_checksums(100), "labels", digest)
+    said: list[str] = []
+    problems = check_set("cifar100-c", tmp_path, report=said.append)
+    assert len(problems) == 15
+    assert "fog.npy does not match the published checksum (md5 4efc7ebd5e82b028bdbe13048e3ea564)." in problems
+    assert "frost.npy is missing." in problems
+    assert said == [f"{folder}: 1 of 16 files match the published checksums."]
+
+
+def write_listed(folder: Path, files: tuple[str, ...]) -> None:
+    """Write one image and link it under all the names."""
+    first = folder.with_name("image.jpeg")
+    maker.write_image(first, 50)
+    for file in files:
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(first, path)
+    first.unlink()
+
+
+def test_check_of_corrupted_imagenet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(lmr.data.fetch.check, "CORRUPTIONS", ("fog", "snow"))
+    monkeypatch.setattr(lmr.data.fetch.check, "SEVERITIES", (3,))
+    for domain in ("fog", "snow"):
+        write_listed(tmp_path / domain / "3", LISTED)
+    assert check_set("imagenet-c-5000", tmp_path) == []
+    problems = check_set("imagenet-c", tmp_path)
+    assert len(problems) == 2
+    assert "Expected the 50,000 validation images" in problems[0]
+    (tmp_path / "fog" / "3" / LISTED[4]).unlink()
+    assert check_set("imagenet-c-5000", tmp_path) == [
+        f"'{tmp_path / 'fog' / '3'}' lacks 1 of the 5,000 images, for example {LISTED[4]}."
+    ]
+
+
+def test_check_of_other_folders(tmp_path: Path) -> None:
+    assert "There is no folder" in check_set("imagenet-a", tmp_path / "no")[0]
+    assert "no image in class folders" in check_set("imagenet-a", tmp_path)[0]
+    (tmp_path / "imagenet-r" / "stranger").mkdir(parents=True)
+    assert "'stranger' is not a class" in check_set("imagenet-r", tmp_path)[0]
+    assert "Expected folders such as gaussian_noise/5" in check_set("imagenet-c", tmp_path)[0]
+    assert "No file of CIFAR-10" in check_set("cifar10", tmp_path)[0]
 
 
 def test_command_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
-    run()
+    assert run() is None
     shown = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in shown] == list(SOURCES)
     with pytest.raises(LmrError, match="Did you mean 'cifar10-c'"):
         run("cifar10c")
-    run("imagenet")
-    assert "image-net.org" in capsys.readouterr().out
+    for words in (["--check", "."], ["cifar10", "cifar100", "--check", "."]):
+        with pytest.raises(LmrError, match="one dataset"):
+            run(*words)
     for name in (*EMBEDDED_SETS, "pacs"):
         with pytest.raises(LmrError, match=name):
             find_source(name)
+
+
+def test_command_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "CIFAR-10-C").mkdir()
+    complaint = run("cifar10-c", "--check", str(tmp_path))
+    shown = capsys.readouterr().out
+    assert complaint == f"The dataset 'cifar10-c' in '{tmp_path}' is incomplete or incorrect."
+    assert shown.count("is missing.") == 16
+    if (FOLDER / "cifar100_test.npz").is_file():
+        assert run("cifar100", "--check", str(FOLDER)) is None
+        assert "complete and correct" in capsys.readouterr().out

@@ -50,7 +50,7 @@ def fetch_set(name: str, root: Path, report: Callable[[str], object] = lambda li
     folder.mkdir(parents=True, exist_ok=True)
     left = [archive for archive in source.archives if not _is_unpacked(archive, source, root)]
     if existing := next((folder / own for archive in left for own in archive.brings if (folder / own).exists()), None):
-        raise LmrError(f"{str(existing)!r} exists; move it away to fetch {name!r}.")
+        raise LmrError(f"{str(existing)!r} exists; check it with --check, or move it away to fetch {name!r}.")
     for archive in left:
         path = root / archive.file
         ours = not path.is_file()

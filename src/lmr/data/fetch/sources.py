@@ -75,7 +75,8 @@ ImageNet cannot be fetched without an account:
      md5 29b22e2961454d5413ddabcf34fc5622).
   2. mkdir -p {root}/imagenet/val && tar -xf ILSVRC2012_img_val.tar -C {root}/imagenet/val
   3. Sort the images into one folder per class (n01440764, …), as the script valprep.sh of soumith/imagenetloader.torch
-     on GitHub does. For imagenet-c-5000 this step is not needed."""
+     on GitHub does. For imagenet-c-5000 this step is not needed.
+  4. lmr fetch imagenet --check {root}"""
 
 SOURCES: dict[str, SetSource] = {
     "cifar10": SetSource("CIFAR-10, 170 MB", (_make_kriz(10, "c58f30108f718f92721af3b95e74349a"),)),
