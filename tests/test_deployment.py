@@ -134,35 +134,21 @@ def test_a_pod_has_no_more_rights_than_it_needs(tmp_path: Path) -> None:
         choose_token("0.0.0.0", tmp_path / "token")
 
 
-def list_metrics() -> dict[str, set[str]]:
-    """The names of all samples that the service gives, each with its labels."""
+def list_metrics() -> set[str]:
+    """The names of all samples that the service gives."""
     now = Overview("ready", by_health={"ok": 1})
     metrics = ServiceMetrics(lambda: now)
     metrics.add_request("/v1/streams/{stream}/images", 200, 0.1)
     metrics.add_batch(BatchReport(1, 1, 1, 0.1, 0.1))
     metrics.add_event(ServiceEvent(1, 0.0, "a", "operator", "ok", "reset", ""))
-    found: dict[str, set[str]] = {}
-    for family in metrics.registry.collect():
-        for sample in family.samples:
-            found.setdefault(sample.name, set()).update(sample.labels)
-    return found
+    return {sample.name for family in metrics.registry.collect() for sample in family.samples}
 
 
-def test_the_dashboard_uses_metrics_and_labels_that_exist() -> None:
-    known, used = list_metrics(), set()
+def test_the_dashboard_uses_metrics_that_exist() -> None:
+    known = list_metrics()
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
             expression: str = target["expr"]
             names = set(re.findall(r"\b((?:lmr|process)_\w+)", expression))
             assert names, expression
-            assert names <= set(known), expression
-            labels = set(re.findall(r"[{,]\s*(\w+)\s*=", expression))
-            labels |= {name.strip() for part in re.findall(r"by \(([^)]*)\)", expression) for name in part.split(",")}
-            labels |= set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-            assert labels <= set().union(*(known[name] for name in names)), expression
-            used |= names
-    own = {name for name in known if name.startswith("lmr_") and not name.endswith("_created")}
-    parts = ("_bucket", "_sum", "_count")
-    seen = {name.removesuffix(part) for name in used for part in ("", *parts)}
-    missing = {name for name in own if not seen & {name.removesuffix(part) for part in ("", *parts)}}
-    assert missing == set(), "a metric that nobody sees on the dashboard"
+            assert names <= known, expression

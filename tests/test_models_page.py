@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
 import lmr
 from lmr.cli import main
-from lmr.cli.parser import parse
 
 pytestmark = pytest.mark.slow
 
@@ -35,18 +33,3 @@ def test_page_runs_and_its_screen_is_current(
     (screen,) = re.findall(r"```\n(MODEL\n.*?)```", PAGE, re.DOTALL)
     assert main(["doctor"]) == 0
     assert hide_numbers(capsys.readouterr().out) == hide_numbers(screen)
-
-
-def test_commands_of_the_page_parse() -> None:
-    commands = re.findall(r"^(lmr .+)$", PAGE, re.MULTILINE) + re.findall(r"`(lmr doctor[^`]*)`", PAGE)
-    assert len(commands) >= 2
-    for command in commands:
-        parse(shlex.split(command, comments=True)[1:])
-
-
-def test_names_and_links_of_the_page_exist() -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", PAGE):
-        assert (ROOT / "docs" / link).exists(), link
-    known = lmr.list_models()
-    for name in re.findall(r"`((?:openai|laion|google)/[\w.-]+|ViT-[BL]-\d\d(?:-336)?)`", PAGE):
-        assert name in known or f"the same as {name}" in " ".join(known.values()), name

@@ -31,18 +31,6 @@ def make_event(kind: str = "update", when: float = 10.0, **values: Any) -> dict[
     return {"type": kind, "before": {}, "after": after | values}
 
 
-@pytest.mark.parametrize("payload", [b"", b"no JSON", b"\xff", b"null", b"[]", b'{"after": null}', b'{"after": {}}'])
-def test_message_that_cannot_be_read_does_not_end_the_program(
-    payload: bytes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names: dict[str, Any] = {"__name__": "example"}
-    exec(PROGRAM, names)
-    names["take"](None, None, SimpleNamespace(payload=payload))
-    assert capsys.readouterr().out.startswith("not labelled: ")
-    for client in ("frigate", "service"):
-        names[client].close()
-
-
 @pytest.mark.parametrize(("chunk", "seconds"), [(bytes(10**6), 0), (b"x", 3)])
 def test_answer_without_an_end_is_given_up(chunk: bytes, seconds: int, capsys: pytest.CaptureFixture[str]) -> None:
     """It would keep all other objects waiting."""

@@ -45,20 +45,6 @@ def test_python_of_the_readme_prints_what_it_shows(
     assert agree(found[2], capsys.readouterr().out)
 
 
-def test_files_the_readme_names_exist() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    assert {"docs/drift.webp", "docs/serve-demo.png"} <= set(links)
-    for link in links:
-        assert (ROOT / link).exists(), link
-    assert (ROOT / "docs/drift.webp").stat().st_size < 2e6
-
-
-def test_make_targets_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"^make ([\w-]+)", README, re.MULTILINE):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-
-
 def find_commands() -> list[str]:
     """Every line that calls lmr in a code block of the README and the docs, and in the examples of ``--help``.
 
@@ -85,14 +71,6 @@ def find_names(words: list[str]) -> list[str]:
     """The class names in a command for the embedded model; none where they are in a file or for another model."""
     labels = words[words.index("--labels") + 1] if "--labels" in words else ""
     return labels.split(",") if "," in labels and "--model" not in words else []
-
-
-def test_the_embedded_model_knows_the_names_in_the_commands() -> None:
-    names = {tuple(found) for command in find_commands() if (found := find_names(shlex.split(command, comments=True)))}
-    assert len(names) > 2
-    for own in names:
-        if "..." not in "".join(own):
-            lmr.load().classifier(own)
 
 
 # What a command needs besides its images is said by one of these: a CLIP model, a device, a cluster, a video, a file.
@@ -138,10 +116,6 @@ def test_commands_of_the_pages_run(command: str, tmp_path: Path, monkeypatch: py
         make_sources(["predict", "photos"], names, tmp_path)
         assert main(["predict", "photos", "--labels", "names.txt", "--state", "camera.state"]) == 0
     assert main(words) == 0
-
-
-def test_the_pages_have_commands() -> None:
-    assert {command.split()[0] for command in find_commands()} >= {"predict", "bench", "report"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

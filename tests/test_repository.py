@@ -67,14 +67,3 @@ def test_every_dependency_is_pinned() -> None:
     wanted = [*PROJECT["dependencies"], *(line for lines in extras.values() for line in lines)]
     names = {re.split(r"[\[><=,]", line)[0] for line in wanted} - {"lmr"}
     assert names <= set(PINS), names - set(PINS)
-
-
-def test_every_experiment_of_the_laboratory_is_listed_with_its_command() -> None:
-    page = (ROOT / "lab" / "README.md").read_text(encoding="utf-8")
-    runnable = {path.parent.name for path in (ROOT / "lab").glob("*/__main__.py")}
-    runnable |= {path.stem for path in (ROOT / "lab").glob("*.py") if 'if __name__ == "__main__"' in path.read_text()}
-    assert (
-        set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == runnable == set(re.findall(r"-m lab\.([a-z]\w*)", page))
-    )
-    for link in re.findall(r"\]\(([^)#]+)", page):
-        assert (ROOT / "lab" / link).exists(), link

@@ -1,4 +1,4 @@
-"""The examples of docs/service.md run against a real service; what it and docs/operating.md name exists."""
+"""The examples of docs/service.md run against a real service."""
 
 from __future__ import annotations
 
@@ -9,22 +9,16 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from PIL import Image
 
-from lab.load.__main__ import make_parser
 from live_server import run_live_server
-from lmr.cli.parser import build_command
-from lmr.service.app.routes import OperatorAction
-from service_maker import serve_scripted
 
 pytestmark = pytest.mark.slow
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = (DOCS / "service.md").read_text(encoding="utf-8")
-OPERATING = (DOCS / "operating.md").read_text(encoding="utf-8")
 ADDRESS = "http://127.0.0.1:8080"
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 CURL = re.findall(r"^(curl .+)$", PAGE, re.MULTILINE)
@@ -62,32 +56,3 @@ def test_curl_examples_run(url: str) -> None:
         assert done.returncode == 0, (line, done.stdout, done.stderr)
         if "-o" not in words:
             json.loads(done.stdout)
-
-
-def test_the_answer_has_the_fields_of_the_example(url: str) -> None:
-    import lmr
-
-    (example,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-    shown = json.loads(example)
-    with lmr.Client(url) as client:
-        answer = client.step("fields", "frame.jpg")
-    assert set(shown) <= set(vars(answer))
-    assert set(shown["adaptation"]) == set(answer.adaptation)
-    assert set(shown["timing"]) == set(answer.timing)
-
-
-def test_routes_and_flags_of_the_page_exist() -> None:
-    with serve_scripted() as made:
-        routes = made.client.get("/openapi.json").json()["paths"]
-    for path in re.findall(r"`(?:[A-Z]+ )?(/v1/[^?`\s]*)", PAGE):
-        assert path.rstrip(":") in routes, path
-    for action in re.findall(r"`:(\w+)`", OPERATING):
-        assert action in get_args(OperatorAction), action
-    known = {word for action in build_command("serve")._actions for word in action.option_strings}
-    others = {
-        word
-        for parser in (build_command("camera"), build_command("predict"), make_parser())
-        for word in re.findall(r"--[\w-]+", parser.format_help())
-    }
-    for flag in set(re.findall(r"(?<![\w-])(--[a-z][\w-]*)", PAGE + OPERATING)):
-        assert flag in known | others | {"--data-binary", "--file"}, flag  # of curl and docker

@@ -77,12 +77,6 @@ def test_page_runs_and_prints_what_it_shows(name: str, tmp_path: Path, monkeypat
             printed = run_block(block, names)
 
 
-def test_pages_are_there_and_have_code_commands_and_outputs() -> None:
-    assert PAGES == ["benchmark", "from-tent", "method", "own-model", "photographs"]
-    for name in PAGES:
-        assert {"python", "bash", "text"} <= {block.language for block in find_blocks(name)}, name
-
-
 def test_notebook_runs_and_prints_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")

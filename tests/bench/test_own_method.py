@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +13,10 @@ import pytest
 
 import lmr
 from lmr.bench.plans.plan import Plan, parse_plan
-from lmr.bench.plans.task import Task, list_tasks
+from lmr.bench.plans.task import list_tasks
 from lmr.bench.running.bench import run_bench
-from lmr.bench.running.row import Row, read_rows
+from lmr.bench.running.row import read_rows
 from lmr.bench.running.run import run_task
-from lmr.cli import main
 
 LABEL = "Two towers"
 CODE = """
@@ -76,18 +74,9 @@ class Mine(Method):
 """
 SMALL = {"datasets": "photo-c", "backbones": "photo", "corruptions": ["fog", "frost"], "images": 24, "batch_sizes": 8}
 WORDS = [
-    "--datasets",
-    "photo-c",
-    "--backbones",
-    "photo",
-    "--corruptions",
-    "fog",
-    "--images",
-    "16",
-    "--batch-sizes",
-    "8",
-]
-WORDS += ["--workers", "1"]
+    "--datasets", "photo-c", "--backbones", "photo", "--corruptions", "fog", "--images", "16", "--batch-sizes", "8",
+    "--workers", "1",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -101,11 +90,6 @@ def mine(tmp_path: Path, own_methods: None) -> Path:
 
 def make_plan(*methods: str, **changes: Any) -> Plan:
     return parse_plan("test", "", Path(), SMALL | {"methods": list(methods)} | changes)
-
-
-def make_task(*methods: str, **changes: Any) -> Task:
-    (task,) = list_tasks([make_plan(*methods, corruptions="fog", **changes)])
-    return task
 
 
 def call(*words: str, folder: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -129,21 +113,19 @@ def count_norms() -> int:
 
 def test_bench_runs_it_in_its_workers(mine: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
-    outcome = run_bench(make_plan(f"{mine}:mine", "zeroshot"), folder, workers=2, screen=io.StringIO())
+    plan = make_plan(f"{mine}:mine", "zeroshot", corruptions="fog")
+    outcome = run_bench(plan, folder, workers=1, screen=io.StringIO())
     assert outcome.failures == []
-    rows = [row for row in outcome.rows if row.method == "mine"]
-    assert [row.domain for row in rows] == ["fog", "frost"]
-    for row in rows:
-        assert (row.label, row.emit, row.spec) == (LABEL, "after", "mine(lr=0.001)")
-        assert row.metrics["trainable"] == count_norms()
-        assert row.method_file["path"] == str(mine)
-        assert len(row.method_file["digest"]) == 64
+    (row,) = (row for row in outcome.rows if row.method == "mine")
+    assert (row.label, row.emit, row.spec) == (LABEL, "after", "mine(lr=0.001)")
+    assert row.metrics["trainable"] == count_norms()
+    assert row.method_file["path"] == str(mine)
+    assert len(row.method_file["digest"]) == 64
     kept, words = read_rows(folder)
     assert words == []
     assert {row.run: row for row in kept} == {row.run: row for row in outcome.rows}
     assert all(row.method_file == {} for row in kept if row.method == "zeroshot")
-    again = run_bench(make_plan(f"{mine}:mine", "zeroshot"), folder, screen=io.StringIO())
-    assert again.skipped == 4
+    assert run_bench(plan, folder, screen=io.StringIO()).skipped == 2
 
 
 def test_arguments_presets_and_labels(mine: Path) -> None:
@@ -161,39 +143,10 @@ def test_arguments_presets_and_labels(mine: Path) -> None:
 
 
 def test_file_that_changes_under_way_is_refused(mine: Path, tmp_path: Path) -> None:
-    task = make_task(f"{mine}:mine")
+    task, *_ = list_tasks([make_plan(f"{mine}:mine")])
     mine.write_text(CODE.replace("1e-3", "1e-2"))
     with pytest.raises(lmr.LmrError, match="changed"):
         run_task(task, tmp_path / "runs")
-
-
-@pytest.mark.slow
-def test_command_line_runs_and_reports_it(
-    mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In processes that have never seen the file, this one included; the command in the row makes the row again."""
-    done = call("bench", "--methods", "./mine.py:mine(lr=1e-4)", "./mine.py:mine", *WORDS, folder=mine.parent)
-    assert done.returncode == 0, done.stderr
-    row, plain = read_rows(mine.parent / "lmr-runs")[0]
-    assert (row.label, plain.label) == (f"{LABEL} (lr=0.0001)", LABEL)
-    words = shlex.split(row.command)
-    assert words[:4] == ["lmr", "bench", "--methods", f"{mine}:mine(lr=0.0001)"]
-    monkeypatch.chdir(mine.parent)
-    assert "mine" not in lmr.list_methods()
-    assert main(["report"]) == 0
-    reported = capsys.readouterr().out
-    assert row.label in reported
-    assert f"{LABEL}  " in reported
-    assert row.label in (mine.parent / "lmr-runs" / "report" / "tables.csv").read_text(encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    assert main([*words[1:], "--workers", "1", "--out", "again"]) == 0
-    (again,) = read_rows(tmp_path / "again")[0]
-    assert expect(again) == expect(row)
-
-
-def expect(row: Row) -> dict[str, Any]:
-    """What must be equal; the label has the arguments as the command wrote them."""
-    return {key: value for key, value in row.compare().items() if key != "label"}
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,26 +19,6 @@ from lmr.cluster.nodes import (
 
 def make_node(name: str = "b", **versions: str) -> Node:
     return Node(name, 2, 8_000_000_000, list_versions() | versions)
-
-
-def make_ray(said: object) -> Any:
-    """A cluster of one node, which says this of itself, or fails with it."""
-
-    def get(future: object, timeout: float) -> object:
-        if isinstance(said, Exception):
-            raise said
-        return said
-
-    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'")
-    task = SimpleNamespace(options=lambda **place: SimpleNamespace(remote=lambda: None))
-    node = {"NodeID": "a" * 56, "Alive": True, "Resources": {"CPU": 2.0}}
-    return SimpleNamespace(
-        exceptions=ray.exceptions, get=get, nodes=lambda: [node], remote=lambda **given: lambda function: task
-    )
-
-
-def test_equal_machines_are_accepted_without_a_word() -> None:
-    check_nodes([make_node("a"), make_node("b")], list_versions())
 
 
 def test_node_with_another_version_is_refused_by_name() -> None:
@@ -67,22 +45,6 @@ def test_file_of_a_method_is_told_by_its_content(tmp_path: Path) -> None:
         file.write_text(content)
         found.append(digest_method(f"{file}:own"))
     assert describe_mismatch(*found).startswith(f"content of {file} ")
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        ("GetTimeoutError", r"The node a+ does not answer \(GetTimeoutError\); it may lack memory .*'ray stop'"),
-        ("WorkerCrashedError", r"does not answer \(WorkerCrashedError\); it may lack memory"),
-        ("RuntimeEnvSetupError", r"The node a+ cannot run lmr \(.*\); install the same version of lmr on every node"),
-    ],
-)
-def test_node_that_does_not_answer_is_told_by_its_cause(error: str, message: str) -> None:
-    """Installing lmr again would not help a node without memory."""
-    exceptions = pytest.importorskip("ray", reason="needs Ray: pip install 'lmr[ray]'").exceptions
-    with pytest.raises(LmrError, match=message):
-        nodes.find_nodes(make_ray(getattr(exceptions, error)("Some message.")))
 
 
 def test_threads_are_those_of_the_smallest_node_unless_the_model_is_small() -> None:

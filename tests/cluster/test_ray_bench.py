@@ -92,14 +92,6 @@ def test_two_nodes_give_the_rows_and_samples_of_one_machine(cluster: Any, here: 
     assert screen.getvalue().count("lmr: node ") == 2
 
 
-@pytest.mark.ray
-def test_node_that_lacks_the_data_ends_the_bench_with_its_name(cluster: Any, task: Task, tmp_path: Path) -> None:
-    foreign = dataclasses.replace(task, data_digest="another")
-    message = r"The node \S+ cannot do its part: its dataset 'photo-c' is not that of the driver's machine"
-    with RayWorkers(cluster[0], tmp_path, 1, None) as workers, pytest.raises(LmrError, match=message):
-        list(workers.run([foreign]))
-
-
 @posix
 @pytest.mark.ray
 def test_interrupt_leaves_the_cluster_clean_and_the_bench_resumes(

@@ -7,7 +7,6 @@ import dataclasses
 import io
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,11 @@ import torch
 from lmr.apps.predict.options import PredictOptions
 from lmr.apps.predict.run import Labeller
 from lmr.apps.predict.streams import StreamPlan, plan_streams, predict_streams
-from lmr.cluster import nodes as nodes_file
 from lmr.cluster import ray_predict
 from lmr.cluster.ray_predict import LabelSetup, StreamJob, label_job, make_setup, run_ray_predict
 from lmr.core.errors import LmrError
-from predict_runs import LABELS, TEXT, USUAL, draw_pictures, posix, start
-from ray_maker import expect_free, make_cluster, wait_for_nodes
+from predict_runs import LABELS, draw_pictures
+from ray_maker import make_cluster, wait_for_nodes
 
 
 @pytest.fixture(scope="module")
@@ -108,36 +106,6 @@ def test_two_nodes_give_the_bytes_of_one_machine(cluster: Any, cams: Path, tmp_p
             given: Any = {"state": tmp_path / "own", "overwrite": bool(number)}
             predict_streams(plan(tmp_path / "here", cams, **given))
     assert read_answers(out) == read_answers(tmp_path / "here")
-
-
-@posix
-@pytest.mark.ray
-def test_killed_driver_is_resumed(cluster: Any, cams: Path, tmp_path: Path) -> None:
-    ray, nodes = cluster
-    out = tmp_path / "o"
-    arguments = [str(cams / "cams"), "--labels", TEXT, "--batch-size", "2", "--stream-by", r"(cam\d)/"]
-    process = start("predict", *USUAL, *arguments, "--out", str(out), "--ray", nodes.address)
-    end = time.monotonic() + 120
-    while sum(path.stat().st_size for path in out.glob("*.jsonl")) < 2000:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-    expect_free(ray, 2)  # Ray ends the tasks of a driver that has gone
-    summary = run_ray_predict(ray, plan(out, cams, resume=True), screen=io.StringIO())
-    assert 0 < summary.earlier <= summary.images
-    expect_same(out, cams)
-
-
-@pytest.mark.ray
-def test_other_versions_are_refused_before_work_starts(
-    cluster: Any, cams: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_predict, "list_versions", lambda: nodes_file.list_versions() | {"torch": "0"})
-    with pytest.raises(LmrError, match=r"The node .* has torch .* \(here 0\)"):
-        run_ray_predict(cluster[0], plan(tmp_path / "o", cams), screen=io.StringIO())
-    assert read_answers(tmp_path / "o") == {}
 
 
 @pytest.mark.ray

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +12,10 @@ import set_maker as maker
 from lmr.data.catalogue import EMBEDDED_SETS, NAMES, open_dataset
 from lmr.data.corruptions import CORRUPTIONS
 from lmr.data.corruptions.apply import corrupt
-from lmr.data.dataset import CorruptedOnTheFly, MissingData, find_root
+from lmr.data.dataset import MissingData, find_root
 from lmr.data.domains import DOMAIN_SETS
 from lmr.data.names import ORDERS
 from lmr.data.photographs import Photographs
-from pocket import PocketWorld
 
 
 def test_corrupted_photographs() -> None:
@@ -35,23 +31,6 @@ def test_corrupted_photographs() -> None:
     np.testing.assert_array_equal(found.labels("fog"), open_dataset("photo").labels("clean"))
     assert found.protocol["corruptions"] == "made by lmr with the cifar constants, seed 0"
     assert found.digest != open_dataset("photo").digest
-
-
-def test_noise_depends_on_the_image_alone() -> None:
-    """Not on the batch it is in, nor on the order; but on the seed, and on the number a set gives its images."""
-    world = PocketWorld(count=50)
-    found = CorruptedOnTheFly("x", world, "cifar")
-    together = found.read("gaussian_noise", 5, [3, 1, 4, 1, 5])
-    for index, image in zip([3, 1, 4, 1, 5], together, strict=True):
-        np.testing.assert_array_equal(found.read("gaussian_noise", 5, [index])[0], image)
-    other = CorruptedOnTheFly("x", world, "cifar", seed=1)
-    assert not np.array_equal(other.read("gaussian_noise", 5, [3])[0], together[0])
-    assert other.digest != found.digest
-    numbered = CorruptedOnTheFly("x", world, "cifar", numbers=[k + 10 for k in range(50)])
-    noise = numbered.read("gaussian_noise", 5, [3])[0]
-    np.testing.assert_array_equal(
-        noise, corrupt(world.read("clean", 0, [3])[0], "gaussian_noise", 5, seed=0, index=13, constants="cifar")
-    )
 
 
 def test_unknown_names_are_sentences(tmp_path: Path) -> None:
@@ -110,20 +89,6 @@ def test_folder_of_classes(tmp_path: Path) -> None:
     assert open_dataset(name).digest == first
     maker.write_image(tmp_path / "owl" / "img9.png", 3, (50, 60))
     assert open_dataset(name).digest != first
-
-
-READ = """
-import hashlib, sys
-from lmr.data.catalogue import open_dataset
-images = open_dataset("photo-c").read("glass_blur", 3, [11, 12])
-print(hashlib.sha256(b"".join(p.tobytes() for p in images)).hexdigest())
-"""
-
-
-def test_another_process_reads_the_same() -> None:
-    done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, timeout=120, check=True)
-    images = open_dataset("photo-c").read("glass_blur", 3, [11, 12])
-    assert done.stdout.strip() == hashlib.sha256(b"".join(p.tobytes() for p in images)).hexdigest()
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")

@@ -16,13 +16,11 @@ from lmr.data.corruptions.apply import corrupt
 from lmr.data.corruptions.constants import GROUPS
 from lmr.data.imagenet import (
     ImageNetC,
-    crop_image,
     open_imagenet,
     open_imagenet_c,
 )
 from lmr.data.names import read_imagenet, read_list
 from lmr.data.provenance import write_archive_note
-from real_data import FOLDER, needs
 
 LISTED = read_list("imagenet_c_5000")
 
@@ -84,6 +82,9 @@ def test_subsets_have_200_candidates(name: str, tmp_path: Path) -> None:
     write_classes(tmp_path / name, {outside: 10}, 1)
     with pytest.raises(ValueError, match=f"'{outside}' is not a class of this set"):
         open_imagenet(name, tmp_path)
+    (tmp_path / "empty" / name).mkdir(parents=True)
+    with pytest.raises(ValueError, match="no image"):
+        open_imagenet(name, tmp_path / "empty")
 
 
 def test_v2_folders_are_numbers(tmp_path: Path) -> None:
@@ -131,26 +132,12 @@ def test_official_corrupted_folders(grouped: bool, tmp_path: Path) -> None:
         found.read("fog", 1, [0])
     with pytest.raises(ValueError, match="imagenet"):
         found.labels("snow")
+    with pytest.raises(ValueError, match="found none"):
+        ImageNetC("imagenet-c", tmp_path)
     first = found.digest
     assert ImageNetC("imagenet-c", found.folder).digest == first
     maker.write_image(found.locate("fog") / "5" / "n01440764/ILSVRC2012_val_00000293.JPEG", 30, (90, 90))
     assert ImageNetC("imagenet-c", found.folder).digest != first
-
-
-def test_digest_of_a_part_follows_its_own_files(tmp_path: Path) -> None:
-    file = "n01440764/ILSVRC2012_val_00000293.JPEG"
-    write_corrupted(tmp_path, {file: 30})
-
-    def digest(domain: str, severity: int) -> str:
-        return ImageNetC("imagenet-c", tmp_path).digest_part((domain,), severity)
-
-    first, other = digest("fog", 5), digest("fog", 4)
-    assert len({first, other, digest("zoom_blur", 5)}) == 3
-    maker.write_image(tmp_path / "snow" / "5" / file, 30)
-    assert digest("fog", 5) == first
-    maker.write_image(tmp_path / "fog" / "5" / file, 30, (90, 90))
-    assert digest("fog", 5) != first
-    assert digest("fog", 4) == other
 
 
 def test_files_are_official_if_they_were_fetched(tmp_path: Path) -> None:
@@ -230,19 +217,3 @@ def test_image_has_the_same_noise_in_both_lists(tmp_path: Path) -> None:
         one, other = small.read("shot_noise", 5, [place]), whole.read("shot_noise", 5, [order.index(line)])
         np.testing.assert_array_equal(one, other)
     assert small.digest != whole.digest
-
-
-@pytest.mark.parametrize("size", [(256, 256), (500, 375), (375, 500), (333, 257), (224, 224), (60, 1000)])
-def test_crop_is_that_of_the_authors(size: tuple[int, int], tmp_path: Path) -> None:
-    path = tmp_path / "a.png"
-    make_photo(path, size, 5)
-    with Image.open(path) as image:
-        np.testing.assert_array_equal(np.asarray(crop_image(image)), crop_slowly(path))
-
-
-@needs("imagenet-sample-224")
-def test_real_photographs() -> None:
-    """One photograph of every class, cropped to 224: read as a folder of files named by class."""
-    folder = FOLDER / "imagenet-sample-224"
-    names = sorted(path.name.partition("_")[0] for path in folder.iterdir())
-    assert names == list(read_imagenet())

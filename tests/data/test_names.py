@@ -30,10 +30,3 @@ def test_names_bring_nothing_heavy(module: str, names: str) -> None:
     brought = set(json.loads(done.stdout))
     assert "lmr" in brought
     assert not brought & {"numpy", "torch", "PIL", "cv2", "scipy", "tqdm", "matplotlib"}
-
-
-def test_optional_packages_are_not_imported_before_they_are_needed() -> None:
-    code = PROGRAM.format(module="lmr.data.catalogue", names="open_dataset")
-    code = code.replace("import json, sys\n", "import json, sys\nimport lmr.images.sources, lmr.data.fetch.fetch\n")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert not set(json.loads(done.stdout)) & {"cv2", "scipy", "pyarrow", "matplotlib", "pandas", "rich"}

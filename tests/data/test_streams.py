@@ -12,15 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import set_maker as maker
-from lmr.data.frames import jitter
 from lmr.data.streams import (
     Batch,
     Order,
-    Stream,
     make_stream,
     order_by_bursts,
     order_by_classes,
-    order_by_dirichlet,
     order_by_shift,
     order_by_skew,
     read_dominant,
@@ -71,15 +68,6 @@ def test_shuffle_is_pythons_and_leaves_python_alone(seed: int) -> None:
     state = random.getstate()
     assert shuffle_places(50, seed).tolist() == expected
     assert random.getstate() == state
-
-
-def test_batches_of_published_protocols() -> None:
-    """10,000 images in batches of 200 and 64, and 5,000 in batches of 64: the short last batch is kept."""
-    for count, size, batches, last in ((10_000, 200, 50, 200), (10_000, 64, 157, 16), (5_000, 64, 79, 8)):
-        stream = make_stream(maker.FakeSet(np.zeros(count), ("fog",)), batch_size=size)
-        assert len(stream) == batches
-        assert [len(batch.index) for batch in stream.batches(batches - 2)] == [size, last]
-        assert stream.count == count
 
 
 def test_domains_one_after_the_other() -> None:
@@ -148,27 +136,6 @@ def random_places(count: int) -> list[int]:
     return places
 
 
-def test_hash_tells_orders_apart_and_domains_alike() -> None:
-    data = make_set()
-    hashes = {name: make_stream(data, name).hash for name in data.domains}
-    assert len(set(hashes.values())) == 1  # the same permutation
-    assert make_stream(data, "fog", batch_size=3, severity=1).hash == hashes["fog"]
-    others: list[Stream] = [
-        make_stream(data, "fog", seed=2),
-        make_stream(data, "fog", order="file"),
-        make_stream(data, "fog", limit=99),
-        make_stream(data, ("fog", "snow")),
-        make_stream(data, ("snow", "fog")),
-        make_stream(data, ("fog", "snow"), mix=True),
-        make_stream(data, "fog", order="dirichlet"),
-        make_stream(data, "fog", order="dirichlet", concentration=5.0),
-        make_stream(data, "fog", order="classes"),
-    ]
-    assert len({stream.hash for stream in others} | {hashes["fog"]}) == len(others) + 1
-    assert all(len(stream.hash) == 16 and int(stream.hash, 16) >= 0 for stream in others)
-    assert hashes["fog"] == make_stream(make_set(), "fog").hash
-
-
 @given(
     some.lists(some.integers(0, 5), max_size=60),
     some.sampled_from(PERMUTATIONS),
@@ -182,26 +149,6 @@ def test_every_order_is_a_permutation(labels: list[int], kind: str, seed: int, c
     assert first.dtype == np.int64
     assert sorted(first.tolist()) == list(range(len(labels)))
     np.testing.assert_array_equal(first, order.arrange(truth))
-
-
-def measure_imbalance(labels: np.ndarray, size: int) -> float:
-    """Mean share of the most frequent class in windows of a stream."""
-    windows = labels[: len(labels) // size * size].reshape(-1, size)
-    return float(np.mean([np.bincount(window).max() / size for window in windows]))
-
-
-def test_dirichlet_is_the_more_imbalanced_the_smaller_its_concentration() -> None:
-    truth = np.arange(2000) % 10
-    shares = [
-        np.mean([measure_imbalance(truth[order_by_dirichlet(truth, seed, value)], 100) for seed in range(5)])
-        for value in (0.01, 0.1, 1.0, 1000.0)
-    ]
-    assert shares[0] > shares[1] > shares[2] > shares[3]
-    assert shares[0] > 0.8
-    shuffled = measure_imbalance(truth[shuffle_places(2000)], 200)
-    even = truth[order_by_dirichlet(truth, 0, 1e6)]
-    assert all((np.bincount(slot) == 20).all() for slot in even.reshape(10, 200))  # every slot balanced
-    assert measure_imbalance(truth[order_by_dirichlet(truth, 0, 0.1)], 200) > 2 * shuffled
 
 
 def count_runs(labels: np.ndarray) -> list[int]:
@@ -261,17 +208,6 @@ def test_bursts_against_plain_python() -> None:
     assert (min(runs), max(runs[:-1])) == (1, 50)
     assert 20 < np.mean(runs) < 31
     assert order_by_bursts(np.empty(0, np.int64)).tolist() == []
-
-
-def test_frames_of_a_burst_are_those_of_their_place() -> None:
-    data = make_set(count=30)
-    stream = make_stream(data, "fog", order="bursts", seed=4, batch_size=7)
-    whole = [image for batch in stream for image in batch.images]
-    entered = [image for batch in stream.batches(2) for image in batch.images]
-    np.testing.assert_array_equal(whole[14:], entered)
-    for place, image in enumerate(whole):
-        (plain,) = data.read("fog", 5, [int(stream.index[place])])
-        np.testing.assert_array_equal(image, jitter(plain, 4, place))
 
 
 def test_one_class_is_half_of_a_shifted_stream() -> None:

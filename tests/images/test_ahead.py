@@ -49,32 +49,6 @@ def test_number_of_results_ahead_is_limited() -> None:
     assert taken == list(range(20))
 
 
-def test_items_are_taken_one_at_a_time_and_each_thread_holds_one() -> None:
-    """So that raw frames of a video never pile up while the work on them is slow."""
-    taking, counting, held, most = threading.Lock(), threading.Lock(), 0, 0
-
-    def items() -> Iterator[int]:
-        nonlocal held, most
-        for number in range(12):
-            assert taking.acquire(blocking=False)
-            with counting:
-                held += 1
-                most = max(most, held)
-            taking.release()
-            yield number
-
-    def work(number: int) -> int:
-        nonlocal held
-        time.sleep(0.003)
-        with counting:
-            held -= 1
-        return number
-
-    with ReadAhead(items(), work, ahead=100, workers=2) as results:
-        assert list(results) == list(range(12))
-    assert most <= 2
-
-
 class Death(BaseException):
     """What no handler expects."""
 

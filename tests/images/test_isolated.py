@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jpeg_maker import make_jpeg
+from hostile_images import make_jpeg
 from lmr.images.files import TooManyPixels, UnreadableImage, decode_image
 from lmr.images.isolated import IsolatedDecoder
 

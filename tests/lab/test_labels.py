@@ -20,11 +20,3 @@ def test_table_and_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert len(rows) == 13
     assert said.count("held the accuracy") == 4
     assert figure.stat().st_size > 5000
-
-
-def test_streams_have_the_mixture_that_they_are_named_after() -> None:
-    true = np.repeat(np.arange(10), 500)
-    for draw in labels.draw_streams(np.zeros((5000, 10), np.float32), true, 500, (1, 2)):
-        most = np.bincount(draw.labels, minlength=10).max() / 500
-        expected = {"balanced": 0.1, "60 % one class": 0.6, "80 % one class": 0.8, "95 % one class": 0.95}
-        assert most == pytest.approx(expected.get(draw.mixture, 0.4), abs=0.06)

@@ -14,7 +14,3 @@ def test_figure_is_drawn(tmp_path: Path) -> None:
     assert main([str(out)]) == 0
     with Image.open(out) as picture:
         assert picture.width > 500
-
-
-def test_an_unwritable_file_is_an_error(tmp_path: Path) -> None:
-    assert main([str(tmp_path / "missing" / "margins.png")]) == 2

@@ -22,7 +22,3 @@ def test_each_kind_of_stream_is_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     ]  # fmt: skip
     still = dict(zip(("saved", "changed"), lines[2].split(" | ")[3:], strict=False))
     assert float(still["saved"].rstrip(" %")) > 40
-
-
-def test_a_folder_without_photographs_is_an_error(tmp_path: Path) -> None:
-    assert main([str(tmp_path), "--kinds", "still"]) == 2

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lab.watch_trials import KINDS, TRIALS, count_below, main, show
+from lab.watch_trials import KINDS, TRIALS, main, show
 from lmr import LmrError, create
 from lmr.data.dataset import Dataset, ImageArray
 from pocket import load_pocket
@@ -67,14 +67,6 @@ def test_trials_have_known_kinds_and_the_values_for_the_number_of_classes() -> N
         method = create(trial.method, clip)
         suited = method.choose_values(clip.classes)
         assert {key: getattr(method, key) for key in suited} == suited
-
-
-@pytest.mark.parametrize(
-    ("gain", "steps"),
-    [([0.0] * 50, 0), ([-0.1] * 50, 50), ([-0.1] * 10 + [0.0] * 40, 27), ([np.nan] * 30 + [0.0] * 30, 0)],
-)
-def test_steps_below_zero_shot(gain: Sequence[float], steps: int) -> None:
-    assert count_below(np.array(gain)) == steps
 
 
 def test_command_prints_a_row_and_writes_the_signals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

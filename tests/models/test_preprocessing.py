@@ -13,16 +13,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 import lmr
 from lmr.images.files import open_image
 from lmr.models.preprocessing import ImagePreprocess, Preprocessing, read_image_processor
-from pocket import load_pocket
 
 CLIP = Preprocessing(24, (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-SIGLIP = Preprocessing(24, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), resize="squash")
 SIZES = [(24, 24), (25, 24), (24, 31), (17, 40), (80, 61), (3, 5), (1, 1), (1, 30), (200, 9), (9, 200), (131, 97)]
 
 
@@ -36,12 +32,6 @@ def draw_scene(height: int, width: int) -> NDArray[np.uint8]:
     scene = np.array(soft)
     scene[height // 3 : 2 * height // 3, width // 3 : 2 * width // 3] = (255, 0, 40)
     return scene
-
-
-def to_levels(values: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Normalised values [..., 3, H, W] back to levels 0 to 255."""
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (preprocessing.mean, preprocessing.std))
-    return (values * std + mean) * 255
 
 
 # The inputs that transformers gives.
@@ -67,46 +57,18 @@ def test_images_are_those_of_transformers(size: tuple[int, int], kind: Any) -> N
 # Where the crop falls, what needs no resizing, what must not cost memory.
 
 
-@pytest.mark.parametrize(("long", "first"), [(26, 1), (27, 1), (28, 2), (29, 2), (25, 0)])
-def test_half_pixels_are_cut_off(long: int, first: int) -> None:
-    image = draw_noise(24, long)
-    wide, tall = image[:, first : first + 24], image.transpose(1, 0, 2)
-    for given, expected in ((image, wide), (tall, wide.transpose(1, 0, 2))):
-        levels = to_levels(CLIP.prepare_image(Image.fromarray(np.ascontiguousarray(given))), CLIP)
-        assert torch.equal(levels.round(), torch.from_numpy(expected.transpose(2, 0, 1).astype(np.float32)))
-
-
-@pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
-def test_the_models_own_size_is_taken_as_it_is(preprocessing: Preprocessing) -> None:
-    images = np.stack([draw_noise(24, 24, seed) for seed in range(3)])
-    values = torch.stack([preprocessing.prepare_image(Image.fromarray(image)) for image in images])
-    mean, std = (np.array(v, np.float32) for v in (preprocessing.mean, preprocessing.std))
-    expected = (images.astype(np.float32) / np.float32(255) - mean) / std
-    assert torch.equal(values, torch.from_numpy(expected.transpose(0, 3, 1, 2)))
-
-
-@pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("preprocessing", [CLIP, SIGLIP], ids=["short", "squash"])
-def test_strip_costs_no_memory(preprocessing: Preprocessing, turned: bool) -> None:
+def test_strip_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """One pixel wide and a hundred thousand long: scaled whole it would have 24 x 2,400,000 pixels."""
-    strip = np.zeros((1, 100_001, 3), np.uint8)
-    strip[:, :, 0] = 255 * (np.abs(np.arange(100_001) - 50_000) < 100)
-    strip = strip.transpose(1, 0, 2).copy() if turned else strip
-    largest = 0
+    resize, sizes = Image.Image.resize, list[int]()
 
     def note(image: Image.Image, size: tuple[int, int], *rest: Any, **more: Any) -> Image.Image:
-        nonlocal largest
-        largest = max(largest, size[0] * size[1])
+        sizes.append(size[0] * size[1])
         return resize(image, size, *rest, **more)
 
-    resize = Image.Image.resize
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Image.Image, "resize", note)
-        values = preprocessing.prepare_image(Image.fromarray(strip))
-    assert largest <= 24 * 24 * 65 if preprocessing is CLIP or turned else largest <= 24 * 24
-    if preprocessing is CLIP:
-        assert (to_levels(values, CLIP)[0] > 254).all()
-        assert (to_levels(values, CLIP)[1:] < 1).all()
+    monkeypatch.setattr(Image.Image, "resize", note)
+    for shape in ((1, 100_001, 3), (100_001, 1, 3)):
+        assert CLIP.prepare_image(Image.fromarray(np.zeros(shape, np.uint8))).shape == (3, 24, 24)
+    assert max(sizes) <= 24 * 24 * 65
 
 
 # Modes of more than 8 bits, and what files are opened as.
@@ -127,22 +89,19 @@ def test_16_bits_are_scaled_as_in_files(mode: str, tmp_path: Path) -> None:
         assert torch.equal(CLIP.prepare_image(opened), expected)
 
 
-@pytest.mark.parametrize(("mode", "value"), [("F", 0.5), ("I", -1), ("I", 65536)])
-def test_values_of_unknown_range_are_refused(mode: str, value: float) -> None:
-    with pytest.raises(lmr.LmrError, match=rf"mode '{mode}': its values .*; convert it to 8 bits first"):
-        CLIP.prepare_image(Image.new(mode, (5, 5), value))
+def test_values_of_unknown_range_are_refused() -> None:
+    with pytest.raises(lmr.LmrError, match="mode 'F'"):
+        CLIP.prepare_image(Image.new("F", (5, 5), 0.5))
 
 
-# What is not a image.
+# What is not an image.
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"resolution": 0}, "resolution"),
-        ({"mean": (0.5, 0.5)}, "three numbers from -1000 to 1000 as mean"),
-        ({"std": (0.5, 0.0, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
-        ({"std": (0.5, math.nan, 0.5)}, r"three numbers from 0\.001 to 1000 as std"),
+        ({"std": (0.5, math.nan, 0.5)}, "as std"),
     ],
 )
 def test_what_no_model_wants_gets_a_message(change: dict[str, Any], words: str) -> None:
@@ -192,34 +151,16 @@ def test_lists_may_mix_sizes_and_arrays_of_four_dimensions_are_lists() -> None:
     assert PREPROCESS([arrays[0]]).shape == (1, 3, 24, 24)
 
 
-def test_content_is_opened_as_files_are(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    clear = np.concatenate([draw_array(30, 40, 3), draw_array(30, 40, 1)], axis=2)
-    deep = (draw_array(30, 40).astype(np.uint16) * 257).astype(np.uint16)
-    for content in (encode(draw_array(30, 40, 3), exif=exif), encode(clear), encode(deep)):
-        (tmp_path / "a.png").write_bytes(content)
-        assert torch.equal(PREPROCESS(content), PREPROCESS(open_image(tmp_path / "a.png")))
-        assert torch.equal(PREPROCESS(content), PREPROCESS(tmp_path / "a.png"))
-    assert not torch.equal(PREPROCESS(encode(clear)), PREPROCESS(Image.fromarray(clear)))  # transparency is dropped
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (None, r"Expected a PIL image, the path of .*got NoneType\."),
-        ([], "Expected at least one image, got an empty list"),
-        (np.zeros((5, 5, 3)), "uint8 values from 0 to 255, got one of float64"),
-        (np.zeros((3, 5, 5), np.uint8), r"got \[3, 5, 5\]; move the channels to the end"),
-        (np.zeros((5, 5, 4), np.uint8), r"got \[5, 5, 4\]; .*drop an alpha channel"),
-        (torch.zeros(2, 3, 5, 5, dtype=torch.uint8), r"Image 0 of the list .*got \[3, 5, 5\]"),
-        (np.zeros((0, 5, 3), np.uint8), r"with pixels, got an array \[0, 5, 3\]"),
-        ("missing.png", r"Cannot read 'missing\.png': there is no such file"),
-        (b"no image", "Cannot read the image in 8 bytes: it is not an image of a known format .JPEG, .*, or damaged"),
-        (
-            [np.zeros((5, 5, 3), np.uint8), b"no image"],
-            r"Image 1 of the list \(the first is 0\): Cannot read the image",
-        ),
+        (None, "got NoneType"),
+        ([], "empty list"),
+        (np.zeros((5, 5, 3)), "float64"),
+        (np.zeros((5, 5, 4), np.uint8), "alpha channel"),
+        (torch.zeros(2, 3, 5, 5, dtype=torch.uint8), "Image 0 of the list .*channels"),
+        (np.zeros((0, 5, 3), np.uint8), "with pixels"),
+        ([np.zeros((5, 5, 3), np.uint8), b"no image"], "Image 1 of the list"),
     ],
 )
 def test_what_is_no_image_gets_a_message(given: Any, words: str) -> None:
@@ -238,35 +179,3 @@ def test_backbone_gives_it_without_the_model() -> None:
     backbone.to(torch.bfloat16)
     assert backbone.preprocess(array).dtype == torch.bfloat16
     assert torch.equal(backbone.preprocess(array), again(array).to(torch.bfloat16))
-
-
-class Files(Dataset):
-    """What a user writes: paths, and the function that turns one into an input."""
-
-    def __init__(self, paths: list[Path], transform: Any) -> None:
-        self.paths, self.transform = paths, transform
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, place: int) -> torch.Tensor:
-        return self.transform(self.paths[place])
-
-
-def test_worker_of_a_data_loader_gives_the_same_batches(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.png" for number in range(5)]
-    for number, path in enumerate(paths):
-        path.write_bytes(encode(draw_array(20 + number, 30, 3)))
-    preprocess = load_pocket().preprocess
-    # With its own transform the loader pickles a class of the package only; `Files` cannot be imported in a worker.
-    loader: Any = DataLoader(
-        paths,
-        batch_size=2,
-        num_workers=1,
-        collate_fn=preprocess,
-        multiprocessing_context="spawn",  # type: ignore[arg-type]
-    )
-    spawned = torch.cat(list(loader))
-    here = torch.cat(list(DataLoader(Files(paths, preprocess), batch_size=2)))
-    assert torch.equal(spawned, here)
-    assert torch.equal(here, preprocess(paths))

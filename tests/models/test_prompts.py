@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -53,13 +52,6 @@ def test_sentences_come_from_a_file(form: Any, tmp_path: Path) -> None:
     prompts = write_prompts(NAMES, form(path))
     assert prompts[:2] == EXPECTED[:2]
     assert prompts[2][-1] == "Ein Hund, größer als 🐱."
-
-
-def test_exact_name_comes_first() -> None:
-    sentences = {"crane": ["A bird."], "Crane": ["A machine."]}
-    assert write_prompts(["crane", "Crane"], sentences) == [["A bird."], ["A machine."]]
-    with pytest.raises(lmr.LmrError, match="has both 'crane' and 'Crane' for the class 'CRANE'; keep one"):
-        write_prompts(["crane", "CRANE"], sentences)
 
 
 @pytest.mark.parametrize(
@@ -119,14 +111,6 @@ def test_own_words_give_the_features_of_the_plain_prompts() -> None:
         torch.testing.assert_close(found, plain[part], atol=1e-6, rtol=0)
 
 
-def test_classes_of_equal_length_are_encoded_together() -> None:
-    prompts = ContextTokenizer(partial(lmr.load().tokenizer, context=20))(
-        "a photo of a", ["small aquarium fish", "cat", "big ship"]
-    )
-    assert prompts.order.tolist() == [1, 2, 0]
-    assert prompts.words == 4
-
-
 def test_tokens_of_clip_may_be_parts_of_words(tmp_path: Path) -> None:
     tokenizer = CausalTokenizer(write_tokenizer(tmp_path), 40, WORDS - 1)
     prompts = ContextTokenizer(tokenizer)("a photo of a", ["great_white_shark", "kite", "pickelhaube"])
@@ -136,3 +120,10 @@ def test_tokens_of_clip_may_be_parts_of_words(tmp_path: Path) -> None:
     tight = CausalTokenizer(tokenizer.tokenizer, 9, WORDS - 1)
     with pytest.raises(lmr.LmrError, match="context"):
         ContextTokenizer(tight)("a photo of a", ["great white shark of the sea", "kite"])
+
+
+def test_exact_name_comes_first() -> None:
+    sentences = {"crane": ["A bird."], "Crane": ["A machine."]}
+    assert write_prompts(["crane", "Crane"], sentences) == [["A bird."], ["A machine."]]
+    with pytest.raises(lmr.LmrError, match="has both 'crane' and 'Crane' for the class 'CRANE'; keep one"):
+        write_prompts(["crane", "CRANE"], sentences)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -33,11 +32,6 @@ class Case:
         return lmr.load(self.folder, **options)
 
 
-@pytest.fixture(scope="module", params=[maker.save_siglip, maker.save_siglip2], ids=["siglip", "siglip2"])
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return Case(tmp_path_factory.mktemp("model"), request.param)
-
-
 @pytest.fixture(scope="module")
 def siglip(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(tmp_path_factory.mktemp("siglip"), maker.save_siglip)
@@ -52,32 +46,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def images() -> Tensor:
     torch.manual_seed(3)
     return torch.randn(6, 3, SIDE, SIDE)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_norms_keep_the_numbers_of_the_file(dtype: torch.dtype, siglip: Case, images: Tensor) -> None:
-    backbone = siglip.load(dtype=dtype)
-    wide = torch.promote_types(dtype, torch.float32)
-    parts = ((backbone.encoder, siglip.model.vision_model), (backbone.text_side(NAMES).tower, siglip.model.text_model))
-    for tower, own in parts:
-        expected = own.state_dict()
-        for name, parameter in tower.model.named_parameters():
-            kept = wide if "norm" in name else dtype
-            assert parameter.dtype == kept, name
-            assert torch.equal(parameter, expected[name].to(kept)), name
-    with torch.no_grad():
-        exact = siglip.model.get_image_features(images).pooler_output
-    features = backbone.encoder(images.to(dtype))  # not served by any method
-    assert features.dtype == dtype
-    torch.testing.assert_close(features.float(), exact, rtol=0, atol=0.05)
-
-
-def test_every_norm_is_found(siglip: Case) -> None:
-    bank = NormBank(siglip.load().encoder)
-    names = {norm.name for norm in bank.norms}
-    assert len(names) == 2 * 2 + 2
-    assert {"model.head.layernorm", "model.post_layernorm"} <= names
-    assert bank.size == 6 * 2 * WIDTH
 
 
 def test_step_moves_every_norm_as_autograd_does(siglip: Case, images: Tensor) -> None:
@@ -100,14 +68,6 @@ def test_step_moves_every_norm_as_autograd_does(siglip: Case, images: Tensor) ->
     expected = torch.cat([t for norm in norms for t in (norm.weight.grad, norm.bias.grad)])  # type: ignore[misc]
     torch.testing.assert_close(gradient[0], expected, rtol=1e-4, atol=1e-5)
     assert (expected.abs().view(12, WIDTH).sum(1) > 0).all()
-
-
-def test_text_side_gives_the_prototypes(case: Case) -> None:
-    clip = case.load().classifier(NAMES)
-    assert clip.text is not None
-    torch.testing.assert_close(clip.text.all_prototypes(2), clip.prototypes, rtol=0, atol=1e-6)
-    again = pickle.loads(pickle.dumps(clip.text))
-    torch.testing.assert_close(again.all_prototypes(3), clip.prototypes, rtol=0, atol=1e-6)
 
 
 def test_tokenizer_is_part_of_the_digest(siglip: Case, tmp_path: Path) -> None:

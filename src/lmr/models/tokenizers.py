@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -180,7 +181,8 @@ class WordTokenizer:
         if meant := [name for name in (*ALIASES.get(words, ()), *RELATED.get(words, ())) if name in self.names]:
             return meant[:count]
         sharing = [name for name in self.names if set(name.split()) & set(words.split())]
-        return list(dict.fromkeys([*sharing, *find_near(words, self.names, count)]))[:count]
+        slips = difflib.get_close_matches(words, self.names, count, 0.8)  # carpet is no slip of cat
+        return list(dict.fromkeys([*sharing, *slips]))[:count]
 
 
 def split_words(text: str) -> list[str]:

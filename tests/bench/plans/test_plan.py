@@ -55,16 +55,8 @@ def test_every_plan_of_the_package_can_be_read(name: str, tmp_path: Path) -> Non
     plan = open_plan(name, tmp_path)
     assert plan.title
     assert plan.parts
-    others = {"imagenet-c-vitl14": "ViT-L-14", "cifar10-c-quick": "ViT-B-32"}
-    others |= dict.fromkeys(("life", "life-haul", "life-skew", "life-skew-quick"), "photo")
-    others |= dict.fromkeys(("leaderboard", "leaderboard-slow", "labels"), "photo")
-    embedded = "photo" if "photo" in name.split("-") else "ViT-B-16"
     for part in plan.parts:
-        if name != "demo":
-            assert part.backbones == (others.get(name, embedded),)
         assert set(part.severities) <= {1, 2, 3, 4, 5}
-        if "cupl" not in name:
-            assert [prompts.name for prompts in part.prompts] == ["a photo of a {}."]
 
 
 @pytest.mark.parametrize("name", PAPER_CHANGES)
@@ -93,25 +85,6 @@ def test_tables_have_the_methods_of_the_paper(tmp_path: Path) -> None:
     assert read_plan("imagenet-variants").parts[0].datasets == (
         "imagenet-a", "imagenet-r", "imagenet-sketch", "imagenet-v2",
     )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["ablation-components", "photo-figures"])
-def test_components_are_those_of_table_3(name: str) -> None:
-    parts = read_plan(name).parts[: 1 if name == "photo-figures" else 3]
-    switches = {
-        "zero-shot": None, "Bias only": (False, True, True), "PMR only": (True, False, False),
-        "PMR + AM": (True, True, False), "PMR + BC": (True, False, True), "LMR": (True, True, True),
-    }  # fmt: skip
-    for part in parts:
-        found = {}
-        for entry in part.methods:
-            values = parse_spec(entry.spec)[1]
-            found[entry.label] = (values["pmr"], values["am"], values["bc"]) if values else None
-        assert found == switches
-        assert part.batch_sizes == (64,)
-    if name == "ablation-components":
-        gains = [parse_spec(part.methods[-1].spec)[1]["gamma0"] for part in parts]
-        assert gains == [0.3, 4.0, 4.0]
 
 
 TOML = """
@@ -149,9 +122,7 @@ def test_file_of_ones_own(tmp_path: Path) -> None:
     [
         ({"methods": "lmrr"}, "no method 'lmrr'.*Did you mean 'lmr'"),
         ({"methods": ["lmr", "lmr"]}, "Two methods are called 'LMR'"),
-        ({"methods": []}, "which methods"),
         ({"preset": "cifar-c"}, "No method has a preset 'cifar-c'.*Did you mean"),
-        ({"datasets": []}, "which datasets"),
         ({"timing": "late"}, "one of wait, live for timing"),
         ({"corruptions": ["fog", "fog"]}, "none twice in corruptions"),
         ({"severities": 6}, "whole numbers from 1 to 5 for severities, got 6"),
@@ -160,7 +131,6 @@ def test_file_of_ones_own(tmp_path: Path) -> None:
         ({"mix": "yes"}, "true or false for mix"),
         ({"concentration": 0}, "positive number for concentration"),
         ({"prompts": [["no braces"]]}, "templates with {}"),
-        ({"prompts": "missing.json"}, "no prompt file 'missing.json'"),
         ({"corruption": "fog"}, "an unknown key 'corruption'.*Did you mean 'corruptions'"),
     ],
 )

@@ -5,11 +5,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import lmr
-from lmr.bench.inputs import find_dataset
 from lmr.bench.plans.plan import choose_plans, parse_plan, read_plan
 from lmr.bench.plans.task import Task, list_tasks, make_latin_square
 from lmr.cli.bench import read_overrides
@@ -23,13 +21,6 @@ def test_plans_together_run_nothing_twice() -> None:
     changes = {"corruptions": ["fog", "frost"], "images": 2000, "seeds": [1], "forgetting": 0}
     one, two = read_plan("photo-quick", changes | {"methods": ["tent", "lmr"]}), read_plan("photo-frontier", changes)
     assert len(list_tasks([one, two])) == len(list_tasks([two]))
-
-
-def test_tasks_of_one_group_follow_each_other() -> None:
-    tasks = list_tasks([read_plan("photo"), read_plan("photo-frontier")])
-    groups = [task.group for task in tasks]
-    changes = sum(one != two for one, two in itertools.pairwise(groups))
-    assert changes == len(set(groups)) - 1
 
 
 def make_tasks(**table: Any) -> list[Task]:
@@ -121,9 +112,6 @@ def test_a_row_can_say_what_its_order_depends_on() -> None:
         ({"order": "skew", "dominant": "one"}, "Cannot read the dominant classes 'one'"),
         ({"order": "skew", "dominant": "3+3"}, "each dominant class once"),
         ({"order": "skew", "dominant": 100}, "no images of the dominant class 100; .* 0 to 9"),
-        ({"onset": 3, "corruptions": ["fog", "snow"], "reset": "never"}, "from clean images to one corruption"),
-        ({"onset": 10}, "leaves none of the 10 images"),
-        ({"order": "haul"}, "corrupts clean images itself"),
         ({"rounds": 0}, "from 1 for rounds"),
         ({"device": "foo"}, "There is no device 'foo'"),
         ({"datasets": "photo", "corruptions": "clean", "forgetting": 5}, "remove 'forgetting' there"),
@@ -142,29 +130,6 @@ def test_another_order_has_no_use_for_what_belongs_to_the_plans_own() -> None:
     assert (part.order, part.concentration) == ("dirichlet", 0.5)
     with pytest.raises(lmr.LmrError, match="has no tail"):
         parse_plan("test", text, Path(), {"tail": 0.5})
-
-
-def write_corrupted_cifar(root: Path, domain: str) -> None:
-    """A sparse file of CIFAR-10-C, and its labels."""
-    folder = root / "CIFAR-10-C"
-    folder.mkdir(exist_ok=True)
-    np.save(folder / "labels.npy", np.tile(np.arange(10_000) % 10, 5).astype(np.uint8))
-    np.lib.format.open_memmap(folder / f"{domain}.npy", "w+", np.uint8, (50_000, 32, 32, 3)).flush()
-
-
-def test_a_further_corruption_makes_no_run_another(tmp_path: Path) -> None:
-    def hash_runs(domain: str) -> list[str]:
-        find_dataset.cache_clear()
-        plan = read_plan("cifar10-c", {"backbones": "photo", "methods": "lmr", "corruptions": domain, "images": 10})
-        return [task.run for task in list_tasks([plan], str(tmp_path))]
-
-    write_corrupted_cifar(tmp_path, "fog")
-    before = hash_runs("fog")
-    with pytest.raises(lmr.LmrError, match=r"no file .*snow\.npy.*lmr fetch cifar10-c"):
-        hash_runs("snow")
-    write_corrupted_cifar(tmp_path, "snow")
-    assert hash_runs("fog") == before
-    assert hash_runs("snow") != before
 
 
 def test_everything_is_combined_with_everything() -> None:
@@ -192,7 +157,7 @@ def test_auto_takes_the_values_for_the_classes_of_each_dataset(tmp_path: Path) -
     assert chosen[0].command == many[0].command
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("count", [3, 6])
 def test_latin_square_has_every_domain_once_at_every_place(count: int) -> None:
     square = make_latin_square([str(k) for k in range(count)])
     for lines in (square, list(zip(*square, strict=True))):

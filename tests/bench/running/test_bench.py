@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,9 @@ import pytest
 
 import lmr
 from lmr.bench.plans.plan import Plan, parse_plan
-from lmr.bench.plans.task import Task, list_tasks
 from lmr.bench.running.bench import run_bench
 from lmr.bench.running.pack import pack_runs
 from lmr.bench.running.row import Row, read_rows, read_samples
-from lmr.bench.running.workers import WorkerPool
 from lmr.cli.parser import parse
 from lmr.core.files import hold_lock
 
@@ -174,18 +172,6 @@ def test_finished_runs_are_skipped(unbroken: Path) -> None:
     assert outcome.describe() == "4 runs are finished, all of them earlier."
 
 
-def test_crew_is_chosen_for_all_runs_also_when_some_are_finished(unbroken: Path) -> None:
-    """Threads follow from the models of all runs: those of what is left would change when a bench is resumed."""
-    given: list[str] = []
-
-    def hire(tasks: Sequence[Task], folder: Path, seconds: float) -> WorkerPool:
-        given.extend(task.run for task in tasks)
-        return WorkerPool(1, 1, folder, seconds)
-
-    run_bench(make_plan(), unbroken, screen=io.StringIO(), start_workers=hire)
-    assert given == [task.run for task in list_tasks([make_plan()])]
-
-
 def test_samples_that_are_gone_are_made_again(unbroken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """And as they were, though one worker alone has something to do."""
     run = next(iter(find_rows(unbroken)))
@@ -212,22 +198,21 @@ def test_failed_run_does_not_stop_the_others(tmp_path: Path, capsys: pytest.Capt
     assert "failed: " in capsys.readouterr().err
 
 
-def test_every_row_that_finishes_is_handed_out(tmp_path: Path) -> None:
+def test_every_row_that_finishes_is_handed_out_and_its_taker_may_fail(tmp_path: Path) -> None:
     plan = make_plan(methods=["zeroshot", "tent"], corruptions="fog", images=16)
-    seen: list[Row] = []
-    outcome = run_bench(plan, tmp_path, workers=1, screen=io.StringIO(), on_row=seen.append)
-    assert sorted(row.run for row in seen) == sorted(row.run for row in outcome.rows)
-    assert [row.metrics["accuracy"] for row in seen] != [None, None]
-    run_bench(plan, tmp_path, workers=1, screen=io.StringIO(), on_row=seen.append)
-    assert len(seen) == 2  # not those of earlier
+    seen: list[str] = []
 
     def fail(row: Row) -> None:
+        seen.append(row.run)
         raise ConnectionError("the tracker is away")
 
     screen = io.StringIO()
-    outcome = run_bench(plan, tmp_path / "again", workers=1, screen=screen, on_row=fail)
+    outcome = run_bench(plan, tmp_path, workers=1, screen=screen, on_row=fail)
+    assert sorted(seen) == sorted(row.run for row in outcome.rows)
     assert (len(outcome.rows), outcome.failures) == (2, [])
     assert screen.getvalue().count("ConnectionError: the tracker is away") == 2
+    run_bench(plan, tmp_path, workers=1, screen=screen, on_row=fail)
+    assert len(seen) == 2  # not those of earlier
 
 
 def test_second_bench_in_a_folder_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,18 +228,6 @@ def run_command(*words: str) -> str | None:
     options = parse(["bench", *words])
     complaint: str | None = options.run(options)
     return complaint
-
-
-def test_command_shows_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert (
-        run_command("photo-quick", "--corruptions", "fog", "--images", "10", "--dry-run", "--out", str(tmp_path))
-        is None
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 11
-    assert lines[-1] == "Runs: 10, images: 100."
-    assert all(" lmr bench --methods " in line for line in lines[:-1])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_leaves_out_what_is_finished(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -276,14 +249,7 @@ def test_a_pattern_names_several_plans_once(capsys: pytest.CaptureFixture[str]) 
         assert run_command(*plans, "--dry-run") is None
         return capsys.readouterr().out.splitlines()
 
-    names = ["photo-frontier", "photo-quick"]
-    assert list_runs("photo-[fq]r*", "photo-q*", names[0]) == list_runs(*names)
-    with pytest.raises(lmr.LmrError, match="no plan 'picket\\*'"):
-        list_runs("picket*")
-
-
-def test_command_without_anything_gets_a_sentence() -> None:
-    with pytest.raises(lmr.LmrError, match="Say what to run"):
-        run_command()
-    with pytest.raises(lmr.LmrError, match="Without a plan, also give --datasets"):
-        run_command("--methods", "lmr")
+    assert list_runs("photo-[q]*", "photo-quick") == list_runs("photo-quick")
+    for words, message in (((), "Say what to run"), (("--methods", "lmr"), "--datasets")):
+        with pytest.raises(lmr.LmrError, match=message):
+            run_command(*words)

@@ -42,19 +42,6 @@ def test_rows_are_those_of_the_bench(tmp_path: Path) -> None:
     assert read_all(tmp_path / "pack") == again  # so a repository sees no change
 
 
-def test_runs_are_added_to_a_pack(tmp_path: Path) -> None:
-    first, second = write_runs(tmp_path / "a", ("fog",)), write_runs(tmp_path / "b", ("contrast", "fog"), (2, 3))
-    pack_runs([tmp_path / "a"], tmp_path / "pack")
-    before = read_lines(tmp_path / "pack")
-    outcome = pack_runs([tmp_path / "b"], tmp_path / "pack")
-    assert (outcome.added, outcome.runs, outcome.notes) == (9, 15, ())  # three runs are in both, and equal
-    assert read_lines(tmp_path / "pack").startswith(before)
-    for row in [*first, *second]:
-        found, _ = read_rows(tmp_path / "pack")
-        assert row in found
-        assert len(read_answers(tmp_path / "pack", row)["index"]) == row.images
-
-
 def test_packs_are_merged_and_a_run_in_both_counts_once(tmp_path: Path) -> None:
     write_runs(tmp_path / "a", ("fog",))
     rows = write_runs(tmp_path / "b", ("fog", "contrast"))

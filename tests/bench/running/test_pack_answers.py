@@ -10,7 +10,6 @@ import pytest
 import lmr
 from lmr.bench.running.pack import (
     STREAM_KEYS,
-    is_pack,
     name_file,
     pack_runs,
     pack_samples,
@@ -19,26 +18,11 @@ from lmr.bench.running.pack import (
     write_packed,
     write_streams,
 )
-from lmr.bench.running.row import SAMPLES, read_samples
+from lmr.bench.running.row import read_samples
 from pack_maker import write_runs
 from row_maker import make_row
 
 KEPT = ("index", "true", "predicted", "domain")
-
-
-def test_what_tables_need_is_kept_to_the_bit(tmp_path: Path) -> None:
-    rows = write_runs(tmp_path / "runs")
-    pack_runs([tmp_path / "runs"], tmp_path / "pack")
-    assert not is_pack(tmp_path / "runs")
-    assert is_pack(tmp_path / "pack")
-    for row in rows:
-        samples, packed = read_samples(tmp_path / "runs", row.run), read_answers(tmp_path / "pack", row)
-        assert set(packed) == {*SAMPLES, "domain"}
-        for name in KEPT:
-            assert packed[name].dtype == np.int64
-            assert np.array_equal(packed[name], samples[name])
-        assert all(np.isnan(packed[name]).all() for name in set(packed) - set(KEPT))
-        assert read_answers(tmp_path / "runs", row).keys() == samples.keys()
 
 
 @pytest.mark.parametrize("classes", [2, 300, 70_000])

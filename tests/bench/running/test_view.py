@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import re
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,6 @@ from lmr.bench.running.view import View
 
 pytestmark = pytest.mark.usefixtures("tiny_models")
 TABLE = {"methods": ["zeroshot", "lmr"], "datasets": "photo-c", "corruptions": ["fog", "snow"], "images": 100}
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def show(screen: io.StringIO) -> str:
@@ -45,12 +39,3 @@ def test_lines_where_there_is_no_terminal() -> None:
     assert failed.startswith("[3/5] ")
     assert "failed: no memory" in failed
     assert "\x1b" not in shown
-
-
-def test_live_view_ends_with_the_lines_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    shown = show(Terminal())
-    lines = re.split(r"\n|\x1b\[2K", shown)
-    assert [line[:5] for line in lines if line.startswith(("[", "lmr"))] == ["[2/5]", "lmr: ", "[3/5]"]
-    assert shown.endswith("\x1b[2K")  # the bar is removed
-    assert "of 5 runs, 1 failed" in shown

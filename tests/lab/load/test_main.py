@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.load import __main__ as command
-from lab.load.__main__ import DESCRIPTION, EXPERIMENTS, ON_POSTGRES, main, run_load
-from lab.load.bench import LoadBench, LoadResult, Verdict
+from lab.load.__main__ import run_load
+from lab.load.bench import LoadBench
 from lab.load.nginx import MISSING
 from lmr.core.errors import LmrError
 
@@ -47,23 +46,3 @@ def test_throughput_is_measured(tmp_path: Path) -> None:
 def test_unknown_experiments_are_refused_before_anything_starts() -> None:
     with pytest.raises(LmrError, match="experiment"):
         run_load(["kil"], LoadBench(Path()))
-
-
-@pytest.mark.parametrize(("verdict", "code"), [("met", 0), ("missed", 1)])
-def test_misses_are_shown_and_are_a_complaint(
-    verdict: Verdict, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def measure(bench: LoadBench) -> LoadResult:
-        assert (bench.short, bench.seed, bench.kills) == (True, 3, 7)
-        return LoadResult("kill", "photo", "no loss", "0.5", verdict)
-
-    monkeypatch.setitem(command.EXPERIMENTS, "kill", measure)
-    assert main(["kill", "--short", "--seed", "3", "--kills", "7"]) == code
-    printed = capsys.readouterr()
-    assert f"| kill | photo | no loss | 0.5 | {verdict} |" in printed.out
-    assert ("Missed: kill." in printed.err) == bool(code)
-
-
-def test_the_help_names_every_experiment() -> None:
-    for name in EXPERIMENTS | ON_POSTGRES:
-        assert f"\n  {name} " in DESCRIPTION

@@ -25,18 +25,6 @@ def test_every_thread_sends_and_codes_are_counted() -> None:
     assert 0 < seconds < 60
 
 
-def test_every_thread_sends_once_however_short_it_is() -> None:
-    with run_scripted_service() as service:
-        stats, _ = run_senders(service.url, 3, send, 0.0)
-    assert stats.codes == {200: 3}
-
-
-def test_nobody_there_is_code_0() -> None:
-    with hold_closed_port() as place:
-        stats, _ = run_senders(f"http://{place}", 1, send, 60, most=2)
-    assert stats.codes == {0: 2}
-
-
 def test_a_fault_of_the_experiment_is_not_swallowed() -> None:
     def fail(client: Client, thread: int, number: int) -> ServiceAnswer:
         raise RuntimeError("a fault of the experiment")

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from lab.load.inputs import find_photo
-from lab.load.throughput import BareLoop, choose, judge_share
+from lab.load.throughput import BareLoop, choose
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +29,3 @@ def test_bare_loop_computes_as_the_service() -> None:
     assert answers
     assert not any(reused.any() for reused in answers if reused is not None)
     assert choose(1, 2, 3) == [7, 8, 9]
-
-
-def test_share_above_the_method_itself_is_no_measurement() -> None:
-    fine = Counter({200: 5})
-    assert judge_share(0.95, 0.9, fine) == "met"
-    assert judge_share(0.85, 0.9, fine) == judge_share(0.95, 0.9, Counter({200: 5, 500: 1})) == "missed"
-    assert judge_share(5.82, 0.9, fine) == "not measured"

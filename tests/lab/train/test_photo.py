@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from lab.train import photo, photo_images
-from lab.train.photo import PhotoRecipe, PhotoTraining, fold_norms, measure, train
-from lab.train.photo_images import MEAN, STD, TrainingImages, augment, normalise_pixels, read_training_images
-from lab.train.photo_texts import TEMPLATES, draw_prompts, tokenize_prompts
+from lab.train.photo import PhotoRecipe, PhotoTraining, fold_norms, train
+from lab.train.photo_images import TrainingImages, read_training_images
 from lmr.core.errors import LmrError
 from lmr.data import cifar
 from lmr.models.embedded import Embedded
@@ -58,49 +57,7 @@ def test_training_images_are_those_of_both_sets_without_test_images(root: Path) 
         assert images.labels[49 + 7] == file["labels"][8] + 10
 
 
-def test_augmented_image_is_a_window_of_the_reflected_one_or_its_mirror(images: TrainingImages) -> None:
-    pixels = images.pixels[:12]
-    out = augment(pixels, torch.Generator().manual_seed(3))
-    assert out.shape == pixels.shape
-    moved = set()
-    for image, seen in zip(pixels, out, strict=True):
-        values = (image.permute(1, 2, 0).numpy() / 255 - np.array(MEAN)) / np.array(STD)
-        framed = np.pad(values, ((3, 3), (3, 3), (0, 0)), mode="reflect")
-        windows = {
-            (down, right, mirrored): framed[down : down + 32, right : right + 32][:, :: -1 if mirrored else 1]
-            for down in range(7)
-            for right in range(7)
-            for mirrored in (False, True)
-        }
-        found = [key for key, w in windows.items() if np.allclose(w, seen.permute(1, 2, 0).numpy(), atol=1e-5)]
-        assert len(found) == 1
-        moved.add(found[0])
-    assert len(moved) > 6
-    assert {mirrored for _, _, mirrored in moved} == {False, True}
-
-
-def test_held_out_images_are_not_trained_on(images: TrainingImages) -> None:
-    kept, aside = images.split(10, seed=1)
-    assert (len(kept), len(aside)) == (30, 10)
-    both = torch.cat([kept.pixels, aside.pixels]).flatten(1).tolist()
-    assert sorted(both) == sorted(images.pixels.flatten(1).tolist())
-
-
 # What it reads.
-
-
-def test_drawn_prompts_are_one_of_each_name() -> None:
-    tokens, end = tokenize_prompts()
-    drawn, ends = draw_prompts(tokens, end, torch.Generator().manual_seed(0))
-    assert drawn.shape == (110, int(ends.max()) + 1)
-    kinds = set()
-    for name in range(110):
-        length = int(ends[name]) + 1
-        same = [k for k in range(len(TEMPLATES)) if int(end[k, name]) + 1 == length
-                and torch.equal(tokens[k, name, :length], drawn[name, :length])]  # fmt: skip
-        assert same
-        kinds.add(same[0])
-    assert len(kinds) > 20
 
 
 # How it learns.
@@ -119,15 +76,6 @@ def test_training_writes_a_model_that_loads(root: Path, capsys: pytest.CaptureFi
     assert not out.with_name("photo.safetensors.checkpoint").exists()
 
 
-def test_trial_is_not_measured_on_test_images(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(dataclasses.replace(RECIPE, held_out=20), root / "trial.safetensors", root=str(root))
-    printed = capsys.readouterr().out
-    assert "78 photographs" in printed
-    assert "training images of CIFAR-10 that were kept aside" in printed
-    assert "test images" not in printed
-    assert "clean accuracy" not in Embedded(root / "trial.safetensors").facts
-
-
 def test_loss_that_is_not_finite_stops_the_training(images: TrainingImages) -> None:
     training = PhotoTraining(RECIPE, images)
     with torch.no_grad():
@@ -136,32 +84,7 @@ def test_loss_that_is_not_finite_stops_the_training(images: TrainingImages) -> N
         training.take_step()
 
 
-@pytest.mark.slow
-def test_repeated_images_are_learnt(images: TrainingImages) -> None:
-    few = images.pick(torch.arange(8))
-    training = PhotoTraining(PhotoRecipe(steps=12, batch=8, warm=1), few)
-    losses = [training.take_step() for _ in range(10)]
-    assert losses[-1] < losses[0] - 1
-
-
 # Interruptions.
-
-
-def test_resumed_training_is_the_uninterrupted_one(images: TrainingImages, tmp_path: Path) -> None:
-    whole = PhotoTraining(RECIPE, images)
-    for _ in range(4):
-        whole.take_step()
-    first = PhotoTraining(RECIPE, images)
-    first.take_step()
-    first.take_step()
-    first.save(tmp_path / "kept")
-    second = PhotoTraining(RECIPE, images)
-    second.resume(tmp_path / "kept")
-    assert second.done == 2
-    second.take_step()
-    second.take_step()
-    own, other = whole.finish().state_dict(), second.finish().state_dict()
-    assert all(torch.equal(own[key], other[key]) for key in own)
 
 
 @pytest.mark.slow
@@ -202,18 +125,6 @@ def test_checkpoint_that_cannot_be_used_is_refused(damage: bytes | None, images:
         other.resume(tmp_path / "kept")
     assert ("written by another recipe" in str(error.value)) == (damage is None)
     assert ("damaged or not a checkpoint" in str(error.value)) == (damage is not None)
-
-
-def test_accuracy_is_counted_among_the_given_names(images: TrainingImages) -> None:
-    model = PhotoTraining(RECIPE, images).finish()
-    names = range(10, 110)
-    with torch.no_grad():
-        tokens, end = (part[0, 10:] for part in tokenize_prompts())
-        texts = torch.nn.functional.normalize(model.text(tokens, end), dim=-1)
-        features = torch.nn.functional.normalize(model.image(normalise_pixels(images.pixels)), dim=-1)
-        answers = (features @ texts.T).argmax(1)
-    assert measure(model, images.pixels, answers, names) == 1.0
-    assert measure(model, images.pixels, (answers + 1) % 100, names) == 0.0
 
 
 def test_folded_stem_is_the_trained_one() -> None:

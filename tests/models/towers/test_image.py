@@ -77,18 +77,6 @@ def test_every_image_may_have_its_own_norms(looping: tuple[str, ...], monkeypatc
     torch.testing.assert_close(found, wanted, atol=1e-11, rtol=1e-11)
 
 
-def test_whoever_wants_all_gradients_gets_them() -> None:
-    tower = make_tower()
-    encode, images = write_out(tower), make_images(3).requires_grad_()
-    features = tower(images)
-    (found,) = torch.autograd.grad(features.sum(), images)
-    (wanted,) = torch.autograd.grad(encode(images, list_norms(tower)).sum(), images)
-    torch.testing.assert_close(found, wanted, atol=1e-11, rtol=1e-11)
-    tower.requires_grad_(True)
-    tower(images.detach()).sum().backward()
-    assert all(parameter.grad is not None for parameter in tower.parameters())
-
-
 def count_flops(work: Callable[[], Any]) -> int:
     with FlopCounterMode(display=False) as counter:
         work()

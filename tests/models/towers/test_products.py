@@ -1,6 +1,3 @@
-import copy
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -55,16 +52,6 @@ def test_graph_keeps_no_activation() -> None:
     assert [tensor.data_ptr() for tensor in kept] == [weight.data_ptr()]
 
 
-def test_trainable_layer_gets_its_gradients() -> None:
-    layer, x = Linear(16, 24), make_problem(3, 16)[0]
-    assert not uses_onednn(x, layer.weight, layer.bias)
-    layer(x).sum().backward()
-    assert layer.weight.grad is not None
-    assert layer.bias.grad is not None
-    layer.requires_grad_(False)
-    assert uses_onednn(x, layer.weight, layer.bias)
-
-
 def test_few_rows_use_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "_FEWEST_ROWS", 13)
     for shape, used in (((2, 6, 16), False), ((0, 6, 16), False), ((13, 16), True)):
@@ -94,15 +81,6 @@ def test_layer_follows_changes_of_its_weights() -> None:
     layer.weight.data = layer.weight.data.bfloat16()
     layer.bias.data, x = layer.bias.data.bfloat16(), x.bfloat16()
     torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
-
-
-def test_copies_and_files_hold_the_weights_once(tmp_path: Path) -> None:
-    layer, x = Linear(16, 24).requires_grad_(False), make_problem(3, 16)[0]
-    expected = layer(x)
-    torch.save(layer, tmp_path / "layer.pt")
-    for other in (copy.deepcopy(layer), torch.load(tmp_path / "layer.pt", weights_only=False)):
-        assert [key for key, value in vars(other).items() if key == "_packed"] == []
-        assert torch.equal(other(x), expected)
 
 
 def test_other_types_and_autocast_use_torch() -> None:

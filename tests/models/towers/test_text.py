@@ -41,14 +41,3 @@ def test_features_and_gradients_are_those_of_the_whole_tower(depth: int, begun: 
     gradients = [torch.autograd.grad(features, prefix, pull)[0] for features in (found, expected)]
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-10, rtol=0)
     assert gradients[0].abs().max() > 1e-3
-
-
-def test_words_after_the_end_are_ignored() -> None:
-    tower, prefix = make_tower(), torch.randn(3, 16, dtype=torch.float64)
-    tokens, end = torch.tensor([[5, 6, 2, 0, 0]]), torch.tensor([2])
-    torch.testing.assert_close(
-        encode_after(tower, prefix, tokens, end),
-        encode_after(tower, prefix, torch.tensor([[5, 6, 2, 9, 30]]), end),
-        atol=1e-12,
-        rtol=0,
-    )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
-import struct
 import threading
-import zlib
 from collections.abc import Iterator
 
 import pytest
 import torch
 from PIL import Image
 
-from jpeg_maker import make_jpeg
+from hostile_images import make_bomb, make_jpeg
 from lmr.service.app import images
 from lmr.service.app.errors import HttpProblem
 from lmr.service.app.images import ImageDecoder, ReadyImages, split_body
@@ -82,18 +80,6 @@ def test_parts_beyond_the_limit_are_not_even_read() -> None:
 
 
 SETTINGS = ServiceSettings(max_pixels=10_000)
-
-
-def make_bomb() -> bytes:
-    """A PNG of a few hundred bytes that unpacks to 40,000 x 40,000 pixels."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    head = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-    )
 
 
 def save(kind: str) -> bytes:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 import torch
 
-from jpeg_maker import make_jpeg
+from hostile_images import make_jpeg
 from lmr.images.isolated import IsolatedDecoder
 from lmr.service.app.images import ReadyImages
 from lmr.service.settings import ServiceSettings
