@@ -46,7 +46,7 @@ class AdaptedTower:
     def encode(self, images: Tensor, norms: Tensor, streams: Streams) -> Tensor:
         """Return features [B, D] as the encoder gives them, with the norms [A, P] of each sample's stream.
 
-        Of a large batch the first parts keep their graph; the others run again in the backward.
+        Of a large batch the last parts keep their graph, which the backward frees first; the others run again in it.
         """
         if len(norms) > 1:
             self.bank.locate_batch(images, self.classifier.encode)
@@ -57,9 +57,9 @@ class AdaptedTower:
             with self.bank.serve(norms, streams.index[part]):
                 return self.classifier.encode_part(images[part], None if tokens is None else tokens[part])
 
-        features = []
-        for number, part in enumerate(self.classifier.split(len(images))):
-            if number < _KEPT_PARTS or not torch.is_grad_enabled():
+        features, parts = [], list(self.classifier.split(len(images)))
+        for left, part in zip(range(len(parts), 0, -1), parts, strict=True):
+            if left <= _KEPT_PARTS or not torch.is_grad_enabled():
                 features.append(run(part, norms))
             else:
                 features.append(checkpoint(run, part, norms, use_reentrant=False, preserve_rng_state=False))
