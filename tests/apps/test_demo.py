@@ -139,7 +139,7 @@ def test_gain_is_that_of_the_means_with_an_image_drawn_in_all_of_its_streams(tmp
 
 
 def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(lmr.LmrError, match=r"whole numbers of at least 1 .*for images"):
+    with pytest.raises(lmr.LmrError, match="whole numbers"):
         run_demo(tmp_path / "demo", 0)
     assert not (tmp_path / "demo").exists()
 

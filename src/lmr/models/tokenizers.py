@@ -181,7 +181,8 @@ class WordTokenizer:
         if meant := [name for name in (*ALIASES.get(words, ()), *RELATED.get(words, ())) if name in self.names]:
             return meant[:count]
         sharing = [name for name in self.names if set(name.split()) & set(words.split())]
-        slips = difflib.get_close_matches(words, self.names, count, 0.8)  # carpet is no slip of cat
+        near = difflib.get_close_matches(words, self.names, count)
+        slips = [name for name in near if abs(len(name) - len(words)) <= 2]  # carpet is no slip of cat
         return list(dict.fromkeys([*sharing, *slips]))[:count]
 
 
