@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -181,7 +180,7 @@ class WordTokenizer:
         if meant := [name for name in (*ALIASES.get(words, ()), *RELATED.get(words, ())) if name in self.names]:
             return meant[:count]
         sharing = [name for name in self.names if set(name.split()) & set(words.split())]
-        near = difflib.get_close_matches(words, self.names, count)
+        near = find_near(words, self.names, count)
         slips = [name for name in near if abs(len(name) - len(words)) <= 2]  # carpet is no slip of cat
         return list(dict.fromkeys([*sharing, *slips]))[:count]
 
